@@ -1,0 +1,1 @@
+//! CubeCL kernels: they know shapes and dtypes, never the model.

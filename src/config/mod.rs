@@ -1,0 +1,2 @@
+mod generation;
+pub use generation::*;

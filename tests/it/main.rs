@@ -1,0 +1,13 @@
+//! The one integration-test binary: a module per stage.
+
+mod cache;
+mod cli;
+mod config;
+mod fused;
+mod generate;
+mod linear;
+mod model;
+mod parity;
+mod sampler;
+mod tokenizer;
+mod weights;
