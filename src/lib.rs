@@ -17,4 +17,8 @@ pub mod sampler;
 pub mod tokenizer;
 pub mod weights;
 
+pub use burn::tensor::Device;
+pub use device::{Dtype, best_device, built as built_devices, default_dtype, device};
+pub use engine::{Engine, Event, Request, Session};
 pub use error::{Error, Result};
+pub use model::Gemma;

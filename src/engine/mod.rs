@@ -1,1 +1,187 @@
+//! A model with its tokenizer and its ways to end: requests in, events out.
+
+mod event;
+mod generation;
+pub(crate) mod plain;
+mod request;
 pub mod stop;
+
+use std::path::Path;
+
+use burn::tensor::Device;
+
+pub use event::{Event, Finish, FinishReason, Timing, Usage};
+pub use generation::Generation;
+pub use plain::{PREFILL_CHUNK, prefill, step};
+pub use request::{Prompt, Request};
+
+use crate::cache::KvCache;
+use crate::config::{GemmaConfig, GenerationConfig, end_ids};
+use crate::device::Dtype;
+use crate::model::Gemma;
+use crate::sampler::Sampling;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{self, LoadOptions, LoadReport, PerLayerPlacement};
+use crate::{Error, Result};
+use request::{Limits, ValidRequest};
+
+/// Context where the caller names none, in tokens; shorter where the model's is.
+pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// How to load an engine.
+#[derive(Default)]
+pub struct EngineOptions<'a> {
+    /// The format to compute in; the device's default where absent.
+    pub dtype: Option<Dtype>,
+    /// Longest conversation in tokens; [`DEFAULT_CONTEXT`] where absent.
+    pub context: Option<usize>,
+    pub per_layer: PerLayerPlacement,
+    /// Called with bytes done and bytes in all.
+    pub progress: Option<&'a dyn Fn(u64, u64)>,
+}
+
+/// A loaded model that serves requests.
+pub struct Engine {
+    model: Gemma,
+    tokenizer: Tokenizer,
+    device: Device,
+    end_ids: Vec<u32>,
+    sampling: Sampling,
+    suppress: Vec<u32>,
+    context: usize,
+    report: LoadReport,
+}
+
+impl Engine {
+    /// Loads a checkpoint folder with default options.
+    ///
+    /// # Errors
+    /// Any of the folder's files is missing, damaged or of another model.
+    pub fn load(dir: impl AsRef<Path>, device: &Device) -> Result<Self> {
+        Self::load_with(dir, device, &EngineOptions::default())
+    }
+
+    /// Loads a checkpoint folder. The small files are read first, so that what is wrong with them is known at once.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), and a context that the model is not made for.
+    pub fn load_with(dir: impl AsRef<Path>, device: &Device, options: &EngineOptions) -> Result<Self> {
+        let dir = dir.as_ref();
+        let config = GemmaConfig::from_dir(dir)?;
+        let context = checked_context(options.context, config.max_positions)?;
+        let tokenizer = Tokenizer::from_dir(dir, config.vocab_size)?;
+        let generation = GenerationConfig::from_dir(dir)?;
+        let load = LoadOptions {
+            dtype: options.dtype,
+            per_layer: options.per_layer,
+            progress: options.progress,
+            ..LoadOptions::default()
+        };
+        let (model, report) = weights::load_with(&config, dir, device, &load)?;
+        Ok(Self {
+            model,
+            tokenizer,
+            device: device.clone(),
+            end_ids: end_ids(&generation, &config.eos_token_ids),
+            sampling: generation.sampling(),
+            suppress: generation.suppress_tokens,
+            context,
+            report,
+        })
+    }
+
+    /// A new conversation.
+    pub fn session(&self) -> Session<'_> {
+        Session { engine: self, cache: KvCache::new(self.model.config()), tokens: vec![] }
+    }
+
+    pub fn model(&self) -> &Gemma {
+        &self.model
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How tokens are chosen unless a request says otherwise: as generation_config.json has it.
+    pub fn default_sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// What became of every tensor of the checkpoint.
+    pub fn load_report(&self) -> &LoadReport {
+        &self.report
+    }
+}
+
+fn checked_context(asked: Option<usize>, most: usize) -> Result<usize> {
+    match asked {
+        None => Ok(DEFAULT_CONTEXT.min(most)),
+        Some(0) => Err(Error::Request("--context is 0; ask for at least 2 tokens".into())),
+        Some(context) if context > most => {
+            Err(Error::Request(format!("--context is {context}, but this model is made for at most {most} tokens")))
+        }
+        Some(context) => Ok(context),
+    }
+}
+
+/// One conversation.
+pub struct Session<'e> {
+    engine: &'e Engine,
+    cache: KvCache,
+    /// All tokens so far. The last one is not in the cache yet while it is only generated.
+    tokens: Vec<u32>,
+}
+
+impl<'e> Session<'e> {
+    /// Continues the conversation with a prompt.
+    ///
+    /// # Errors
+    /// A request that cannot be served: empty, too long for the context, unknown tokens, impossible sampling. Nothing has
+    /// been computed then, and the session is as it was.
+    pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generation<'_, 'e>> {
+        let engine = self.engine;
+        let limits = Limits {
+            tokenizer: &engine.tokenizer,
+            vocab_size: engine.model.config().vocab_size,
+            context: engine.context,
+            max_positions: engine.model.config().max_positions,
+            used: self.tokens.len(),
+            default_sampling: &engine.sampling,
+            suppress: &engine.suppress,
+        };
+        let request = ValidRequest::new(request.into(), &limits)?;
+        Ok(Generation::new(self, request))
+    }
+
+    /// Tokens of the conversation so far, prompts and answers.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The conversation's keys and values.
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    fn push(&mut self, id: u32) {
+        self.tokens.push(id);
+    }
+
+    /// Takes in a prompt, behind whatever was generated last.
+    fn prefill(&mut self, prompt: &[u32]) -> Result<Vec<f32>> {
+        self.tokens.extend(prompt);
+        let pending = self.tokens[self.cache.position()..].to_vec();
+        prefill(&self.engine.model, &self.engine.device, &mut self.cache, &pending, PREFILL_CHUNK)
+    }
+
+    /// Feeds the newest token.
+    fn step(&mut self) -> Result<Vec<f32>> {
+        let pending = self.tokens[self.cache.position()..].to_vec();
+        step(&self.engine.model, &self.engine.device, &mut self.cache, &pending)
+    }
+}

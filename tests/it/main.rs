@@ -9,5 +9,6 @@ mod linear;
 mod model;
 mod parity;
 mod sampler;
+mod support;
 mod tokenizer;
 mod weights;

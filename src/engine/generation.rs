@@ -1,0 +1,117 @@
+//! The token loop.
+
+use std::time::Instant;
+
+use super::Session;
+use super::event::{Event, Finish, FinishReason, Timing, Usage};
+use super::request::ValidRequest;
+use crate::Result;
+use crate::engine::stop::StopStrings;
+use crate::sampler::Sampler;
+use crate::tokenizer::DecodeStream;
+
+/// A generation under way: an iterator of events. Dropping it ends it.
+pub struct Generation<'a, 'e> {
+    session: &'a mut Session<'e>,
+    text: DecodeStream<'e>,
+    stop: StopStrings,
+    sampler: Sampler,
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    generated: usize,
+    started: Instant,
+    prefill_ms: f64,
+    first_token: Option<Instant>,
+    over: bool,
+}
+
+impl<'a, 'e> Generation<'a, 'e> {
+    pub(super) fn new(session: &'a mut Session<'e>, request: ValidRequest) -> Self {
+        let text = session.engine.tokenizer.stream();
+        Self {
+            session,
+            text,
+            stop: request.stop,
+            sampler: request.sampler,
+            prompt: request.ids,
+            max_tokens: request.max_tokens,
+            generated: 0,
+            started: Instant::now(),
+            prefill_ms: 0.0,
+            first_token: None,
+            over: false,
+        }
+    }
+
+    /// The seed in use: the given one, or the one that was drawn.
+    pub fn seed(&self) -> u64 {
+        self.sampler.seed()
+    }
+
+    /// The account so far, as of now.
+    pub fn finish(&self, finish_reason: FinishReason) -> Finish {
+        let first = self.first_token.unwrap_or_else(Instant::now);
+        Finish {
+            finish_reason,
+            usage: Usage { prompt_tokens: self.prompt.len(), completion_tokens: self.generated },
+            timing: Timing {
+                prefill_ms: self.prefill_ms,
+                first_token_ms: (first - self.started).as_secs_f64() * 1e3,
+                decode_ms: first.elapsed().as_secs_f64() * 1e3,
+            },
+        }
+    }
+
+    fn advance(&mut self) -> Result<Event> {
+        let logits = match self.first_token {
+            None => {
+                let logits = self.session.prefill(&self.prompt)?;
+                self.prefill_ms = self.started.elapsed().as_secs_f64() * 1e3;
+                logits
+            }
+            Some(_) => self.session.step()?,
+        };
+        let id = self.sampler.sample(&logits, self.session.tokens())?;
+        self.session.push(id);
+        self.generated += 1;
+        self.first_token.get_or_insert_with(Instant::now);
+        if self.session.engine.end_ids.contains(&id) {
+            return self.done(id, String::new(), FinishReason::Stop);
+        }
+        let piece = self.text.push(id)?.unwrap_or_default();
+        let step = self.stop.push(&piece);
+        if step.stopped {
+            self.over = true;
+            return Ok(Event::Done { id, text: step.emit, finish: self.finish(FinishReason::Stop) });
+        }
+        if self.generated == self.max_tokens {
+            return self.done(id, step.emit, FinishReason::Length);
+        }
+        Ok(Event::Token { id, text: step.emit })
+    }
+
+    /// Ends with everything that was held back.
+    fn done(&mut self, id: u32, mut text: String, reason: FinishReason) -> Result<Event> {
+        self.over = true;
+        let rest = self.text.flush()?.unwrap_or_default();
+        let step = self.stop.push(&rest);
+        text += &step.emit;
+        if !step.stopped {
+            text += &self.stop.flush();
+        }
+        Ok(Event::Done { id, text, finish: self.finish(reason) })
+    }
+}
+
+impl Iterator for Generation<'_, '_> {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let event = self.advance();
+        self.over |= event.is_err();
+        Some(event)
+    }
+}

@@ -1,0 +1,39 @@
+//! The plain path as a language model: token ids in, logits out.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::cache::KvCache;
+use crate::model::{Gemma, Output};
+use crate::{Error, Result};
+
+/// Tokens per forward pass of a prompt: enough for a matrix product to pay, small enough for scores to fit.
+pub const PREFILL_CHUNK: usize = 512;
+
+/// Processes a prompt in chunks of `chunk` tokens and gives the logits behind its last token.
+///
+/// # Errors
+/// Logits that cannot be read back.
+pub fn prefill(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32], chunk: usize) -> Result<Vec<f32>> {
+    let last = (ids.len() - 1) / chunk * chunk;
+    for chunk in ids[..last].chunks(chunk) {
+        model.forward(ids_tensor(chunk, device), cache, Output::Cache);
+    }
+    step(model, device, cache, &ids[last..])
+}
+
+/// Feeds tokens in one pass and gives the logits behind the last.
+///
+/// # Errors
+/// Logits that cannot be read back.
+pub fn step(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32]) -> Result<Vec<f32>> {
+    let logits = model.forward(ids_tensor(ids, device), cache, Output::Last);
+    let data = logits.cast(DType::F32).into_data();
+    data.to_vec().map_err(|e| Error::NonFinite(format!("logits could not be read: {e:?}")))
+}
+
+/// `[1, T]` ids on a device.
+pub(crate) fn ids_tensor(ids: &[u32], device: &Device) -> Tensor<2, Int> {
+    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+    let shape = [1, ids.len()];
+    Tensor::from_data(TensorData::new(ids, shape), (device, DType::I32))
+}

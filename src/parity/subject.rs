@@ -1,0 +1,75 @@
+//! What is put to the test: anything that turns tokens into activations.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::Array;
+use crate::cache::KvCache;
+use crate::model::{Gemma, Output, Probe, Tap};
+use crate::{Error, Result};
+
+/// A way to run the model.
+pub trait Subject {
+    /// Starts a new conversation with `ids` and gives, for all positions, the tensors it can show among `wanted`.
+    fn prompt(&mut self, ids: &[u32], wanted: &[String]) -> Result<BTreeMap<String, Array>>;
+    /// Feeds one more token; the logits behind it.
+    fn step(&mut self, id: u32) -> Result<Vec<f32>>;
+}
+
+/// The Burn modules.
+pub struct Plain<'a> {
+    model: &'a Gemma,
+    device: &'a Device,
+    cache: KvCache,
+}
+
+impl<'a> Plain<'a> {
+    /// A model with an empty cache.
+    pub fn new(model: &'a Gemma, device: &'a Device) -> Self {
+        Self { model, device, cache: KvCache::new(model.config()) }
+    }
+
+    fn ids(&self, ids: &[u32]) -> Tensor<2, Int> {
+        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+        let shape = [1, ids.len()];
+        Tensor::from_data(TensorData::new(ids, shape), (self.device, DType::I32))
+    }
+}
+
+/// Keeps the activations that a comparison needs.
+struct Keep<'a> {
+    wanted: &'a [String],
+    kept: BTreeMap<String, Array>,
+    failure: Option<Error>,
+}
+
+impl Tap for Keep<'_> {
+    fn record(&mut self, at: Probe, x: &Tensor<3>) {
+        let name = at.to_string();
+        if !self.wanted.contains(&name) {
+            return;
+        }
+        match Array::from_tensor(x) {
+            Ok(array) => drop(self.kept.insert(name, array)),
+            Err(error) => self.failure = Some(error),
+        }
+    }
+}
+
+impl Subject for Plain<'_> {
+    fn prompt(&mut self, ids: &[u32], wanted: &[String]) -> Result<BTreeMap<String, Array>> {
+        self.cache.reset();
+        let mut keep = Keep { wanted, kept: BTreeMap::new(), failure: None };
+        self.model.forward_tapped(self.ids(ids), &mut self.cache, Output::All, &mut keep);
+        match keep.failure {
+            Some(error) => Err(error),
+            None => Ok(keep.kept),
+        }
+    }
+
+    fn step(&mut self, id: u32) -> Result<Vec<f32>> {
+        let logits = self.model.forward(self.ids(&[id]), &mut self.cache, Output::Last);
+        Ok(Array::from_tensor(&logits)?.values)
+    }
+}
