@@ -3,6 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use cubecl::bytes::Bytes;
 use cubecl::client::Client;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
@@ -51,6 +52,15 @@ impl<T: CubeElement> Buffer<T> {
     /// Uploads `data`.
     pub fn from_slice(client: &Client, data: &[T]) -> Self {
         Self { handle: client.create_from_slice(T::as_bytes(data)), len: data.len(), element: PhantomData }
+    }
+
+    /// Overwrites the elements. Not while a graph is being captured.
+    ///
+    /// # Panics
+    /// If `data` has another length.
+    pub fn write(&self, client: &Client, data: Vec<T>) {
+        assert_eq!(data.len(), self.len, "elements written to a buffer of {}", self.len);
+        client.write(&self.handle, Bytes::from_elems(data));
     }
 
     /// Reads the elements back; waits for the device.

@@ -5,9 +5,13 @@
 //! bf16, read as packed pairs through `u32`, which every runtime can do. No launch allocates and no argument changes from
 //! token to token, so a chain of launches can be captured as a graph once: what changes lives in the [`state`] buffer.
 
+pub mod argmax;
 mod buffer;
 mod caps;
+pub mod embed;
+pub mod gemv;
 pub mod math;
+pub mod ple_combine;
 pub mod state;
 
 pub use buffer::{Buffer, Rejected};
