@@ -131,7 +131,7 @@ pub(super) fn new_token<NV: Size>(
     partial: &mut [f32],
     stats: &mut [f32],
     slot: u32,
-    places: Places,
+    places: &Places,
     #[comptime] bp: Blueprint,
 ) {
     let vectors = comptime!(bp.head_dim / 4);

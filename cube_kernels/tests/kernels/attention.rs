@@ -126,13 +126,14 @@ impl Rig {
         let d = spec.head_dim;
         let [q_at, k_at, v_at] = self.places;
         let own = spec.kv_heads * d;
+        let (norms, inv_freq) = (self.norms_host.clone(), self.inv_freq.clone());
         let token = ReferenceToken {
             q: &qkv[q_at..q_at + spec.heads * d],
             k: &qkv[k_at..k_at + own],
             v: &qkv[v_at..v_at + own],
-            q_norm: &self.norms_host[0],
-            k_norm: &self.norms_host[1],
-            inv_freq: &self.inv_freq,
+            q_norm: &norms[0],
+            k_norm: &norms[1],
+            inv_freq: &inv_freq,
             position,
             eps: EPS,
         };
@@ -329,6 +330,9 @@ fn every_tuning_matches_reference() {
                     }
                 }
             }
+            for (group, splits) in [(1, 5), (2, 9), (4, 17)] {
+                tunings.push(Tuning { last_cube_merges: true, group, splits, min_keys: 8, ..base });
+            }
             tunings.push(Tuning { units: 128, ..base });
             tunings.push(Tuning { merge_dims: 256, ..base });
             tunings.push(Tuning { merge_dims: 16, splits: 1, ..base });
@@ -396,7 +400,7 @@ fn huge_scores_stay_finite() {
 
 #[test]
 fn rope_table_matches_f64_up_to_position_262143() {
-    each_device(|client, caps| {
+    each_device(|client, _| {
         let inv_freq: Vec<f32> =
             (0..128).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / 256.0) as f32).chain([1.0, 0.25, 0.0, 0.0]).collect();
         let table = RopeTable::new(Buffer::from_slice(client, &inv_freq), 128).unwrap();
