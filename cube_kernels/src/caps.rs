@@ -1,7 +1,7 @@
 //! What a kernel may assume about the device it is compiled for.
 
 use cubecl::client::Client;
-use cubecl::features::Plane;
+use cubecl::ir::features::Plane;
 
 /// Lanes that work together where a device has no plane operations (or no single plane size).
 const LANES_WITHOUT_PLANES: u32 = 16;
