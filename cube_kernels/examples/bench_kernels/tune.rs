@@ -138,7 +138,8 @@ fn candidates(shape: Shape, b: &Bench) -> Vec<GemvConfig> {
         }
     }
     // In an order that visits all corners early: tuning stops when its time is over.
-    found.sort_by_key(|c| (c.split * 31 + c.planes * 97 + c.ahead * 193 + c.blocks * 389).wrapping_mul(2654435761) >> 7);
+    found
+        .sort_by_key(|c| (c.split * 31 + c.planes * 97 + c.ahead * 193 + c.blocks * 389).wrapping_mul(2654435761) >> 7);
     found
 }
 
@@ -174,7 +175,11 @@ pub fn run(b: &Bench, tune_seconds: f64) -> Vec<(Shape, Option<GemvConfig>)> {
             let name = config.map_or("table".into(), |c| format!("{}/{}/{}/{}", c.split, c.planes, c.ahead, c.blocks));
             let shape = format!("{rows:?} x {k}");
             let us = seconds * 1e6;
-            println!("{shape:<28} {:<10} {name:<24} {us:>8.2} {:>8.0}", format!("{usage:?}"), bytes as f64 / seconds / 1e9);
+            println!(
+                "{shape:<28} {:<10} {name:<24} {us:>8.2} {:>8.0}",
+                format!("{usage:?}"),
+                bytes as f64 / seconds / 1e9
+            );
         }
         if results.len() > 1 {
             let table = results.iter().find(|r| r.1.is_none()).map_or(0.0, |r| r.0 * 1e6);

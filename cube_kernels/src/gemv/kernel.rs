@@ -109,13 +109,7 @@ fn inside(#[comptime] u: usize, #[comptime] b: Blueprint) -> bool {
 
 /// Requests this lane's part of one row into the registers `slot * loads ..`.
 #[cube]
-fn load_row(
-    w: &[Packed],
-    row: usize,
-    buffer: &mut Array<Packed>,
-    #[comptime] slot: usize,
-    #[comptime] b: Blueprint,
-) {
+fn load_row(w: &[Packed], row: usize, buffer: &mut Array<Packed>, #[comptime] slot: usize, #[comptime] b: Blueprint) {
     #[unroll]
     for u in 0..comptime!(b.loads()) {
         buffer[comptime!(slot * b.loads() + u)] = w[row * comptime!(b.k_vec as usize) + place(u, b)];
@@ -257,7 +251,17 @@ pub(super) fn gemv_kernel(
             #[comptime]
             if let ComptimeOption::Some(h_out) = h_out {
                 let factor = residual_input(
-                    x, y_previous, post, h_out, &pre_weights, layer_gain, &mut xr, &mut scratch, eps, has_pre, b,
+                    x,
+                    y_previous,
+                    post,
+                    h_out,
+                    &pre_weights,
+                    layer_gain,
+                    &mut xr,
+                    &mut scratch,
+                    eps,
+                    has_pre,
+                    b,
                 );
                 if comptime!(has_pre) {
                     gain = factor;
@@ -315,7 +319,8 @@ pub(super) fn gemv_kernel(
         } else if comptime!(b.epilogue == Epilogue::GeluScale) {
             values[j] = gelu_tanh(value) * factors[j];
         } else if comptime!(b.epilogue == Epilogue::SoftcapArgmax) {
-            values[j] = softcap(value, cap);
+            // A broken value stays visible: the cap would hide an infinity.
+            values[j] = select(is_not_finite(value), value, softcap(value, cap));
         } else {
             values[j] = value;
         }
