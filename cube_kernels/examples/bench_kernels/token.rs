@@ -30,7 +30,8 @@ fn attention_stand_in(kv: &[Packed], q: &[f32], out: &mut [f32], #[comptime] uni
     let mut i = unit;
     while i < chunk {
         let v = kv[CUBE_POS as usize * chunk + i];
-        acc += f32::reinterpret(v.extract(0usize) & 0x3fffffffu32) + f32::reinterpret(v.extract(3usize) & 0x3fffffffu32);
+        acc +=
+            f32::reinterpret(v.extract(0usize) & 0x3fffffffu32) + f32::reinterpret(v.extract(3usize) & 0x3fffffffu32);
         i += comptime!(units as usize);
     }
     let at = CUBE_POS as usize * comptime!(units as usize) + unit;
@@ -110,6 +111,9 @@ pub fn run(b: &Bench, best: &[(Shape, Option<GemvConfig>)]) {
     let head_config = config(&[vocabulary], E);
     let partials = Buffer::<u32>::empty(&b.client, partials_len(vocabulary, E, head_config, &b.caps));
 
+    fn plain(x: &Buffer<f32>) -> Input<'_> {
+        Input::Plain { x, scale: 1.0 }
+    }
     let run = |weights: &[(&Buffer<bf16>, usize)], k: usize, input: Input, output: Output| {
         let rows: Vec<usize> = weights.iter().map(|w| w.1).collect();
         let weights: Vec<_> = weights.iter().map(|&(data, rows)| Weight { data, rows }).collect();
@@ -119,7 +123,6 @@ pub fn run(b: &Bench, best: &[(Shape, Option<GemvConfig>)]) {
     let step = |attention: bool| {
         let table = Row::Table { parts: &[&embedding], rows_per_part: vocabulary };
         embed(&b.client, b.caps, table, &words, &h[0], (E as f32).sqrt()).expect("embed");
-        let plain = |x| Input::Plain { x, scale: 1.0 };
         run(&[(&projection, LAYERS * P)], E, plain(&h[0]), Output::Rows { y: &context });
         let op = PleCombine {
             context: &context,
