@@ -157,8 +157,8 @@ impl Rig {
             for (got, want) in [(k, &mut self.reference.k), (v, &mut self.reference.v)] {
                 let want = &mut want[row * d..(row + 1) * d];
                 for (g, w) in got.iter().zip(want.iter()) {
-                    let step = if spec.kv == KvType::Bf16 { 1.0 / 128.0 } else { 2e-6 };
-                    assert!((g - w).abs() <= step * w.abs().max(1e-2), "cache row {row}: {g}, expected {w}");
+                    let most = if spec.kv == KvType::Bf16 { w.abs().max(1e-2) / 128.0 } else { w.abs().max(1.0) * 2e-6 };
+                    assert!((g - w).abs() <= most, "cache row {row}: {g}, expected {w}");
                 }
                 want.copy_from_slice(&got);
             }
@@ -199,42 +199,47 @@ impl Rig {
     }
 }
 
-fn sweep(spec: AttentionSpec, last: usize) {
+/// Software devices need 10 s and more to compile one kernel: they take the first `n` cases.
+fn is_software(client: &Client) -> bool {
+    client.properties().identity.name.contains("llvmpipe")
+}
+
+/// Each spec over so many tokens.
+fn sweeps(specs: &[(AttentionSpec, usize)], on_software: usize) {
     each_device(|client, caps| {
-        // The long sweeps follow the device's own route; the shorter ones take both.
-        if last > 1000 && caps != Caps::of(client) {
-            return;
-        }
-        let started = std::time::Instant::now();
-        let mut rig = Rig::new(client, caps, spec);
-        let worst = (0..last).map(|position| rig.step(position)).fold(0f64, f64::max);
-        println!("{spec:?}: worst relative error {worst:.1e}, {:.1} s", started.elapsed().as_secs_f64());
+        let count = if is_software(client) { on_software } else { specs.len() };
+        specs.iter().take(count).for_each(|(spec, last)| sweep_on(client, caps, *spec, *last));
     });
 }
 
-#[test]
-fn every_length_up_to_1100_at_256_in_bf16_matches_reference() {
-    sweep(spec(2, 1, 256, 1100, KvType::Bf16), 1100);
+fn sweep_on(client: &Client, caps: Caps, spec: AttentionSpec, last: usize) {
+    // The long sweeps follow the device's own route; the shorter ones take both.
+    if last > 1000 && caps != Caps::of(client) {
+        return;
+    }
+    let started = std::time::Instant::now();
+    let mut rig = Rig::new(client, caps, spec);
+    let worst = (0..last).map(|position| rig.step(position)).fold(0f64, f64::max);
+    println!("{spec:?}: worst relative error {worst:.1e}, {:.1} s", started.elapsed().as_secs_f64());
 }
 
 #[test]
-fn every_length_up_to_1100_at_512_in_bf16_matches_reference() {
-    sweep(spec(2, 1, 512, 1100, KvType::Bf16), 1100);
-}
-
-#[test]
-fn every_length_up_to_1100_at_256_in_f32_matches_reference() {
-    sweep(spec(1, 1, 256, 1100, KvType::F32), 1100);
-}
-
-#[test]
-fn every_length_up_to_1100_at_512_in_f32_matches_reference() {
-    sweep(spec(1, 1, 512, 1100, KvType::F32), 1100);
+fn every_length_up_to_1100_matches_reference() {
+    let specs = [
+        spec(2, 1, 256, 1100, KvType::Bf16),
+        spec(2, 1, 512, 1100, KvType::Bf16),
+        spec(1, 1, 256, 1100, KvType::F32),
+        spec(1, 1, 512, 1100, KvType::F32),
+    ];
+    sweeps(&specs.map(|spec| (spec, 1100)), 2);
 }
 
 #[test]
 fn eight_heads_in_a_window_of_512_match_reference_across_two_wraps() {
     each_device(|client, caps| {
+        if is_software(client) && caps != Caps::of(client) {
+            return;
+        }
         let mut rig = Rig::new(client, caps, spec(8, 1, 256, 512, KvType::Bf16));
         for position in 0..1100 {
             // All tokens are written; the expensive comparison with 8 heads happens at the edges and now and then.
@@ -249,30 +254,27 @@ fn eight_heads_in_a_window_of_512_match_reference_across_two_wraps() {
 
 #[test]
 fn small_rings_match_reference_over_many_wraps() {
-    for (heads, kv_heads, d, window, kv) in [
+    let specs = [
         (4, 1, 16, 8, KvType::F32),
+        (2, 2, 512, 33, KvType::Bf16),
         (4, 2, 32, 16, KvType::Bf16),
         (8, 2, 64, 24, KvType::Bf16),
         (4, 1, 128, 40, KvType::F32),
         (2, 1, 256, 1, KvType::Bf16),
-        (2, 2, 512, 33, KvType::Bf16),
-    ] {
-        sweep(spec(heads, kv_heads, d, window, kv), 6 * window + 5);
-    }
+    ];
+    sweeps(&specs.map(|(heads, kv_heads, d, window, kv)| (spec(heads, kv_heads, d, window, kv), 6 * window + 5)), 1);
 }
 
 #[test]
 fn every_group_size_matches_reference() {
-    for (heads, kv_heads) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 2), (16, 8), (16, 1), (12, 1)] {
-        for kv in [KvType::Bf16, KvType::F32] {
-            sweep(spec(heads, kv_heads, 64, 50, kv), 60);
-        }
-    }
+    let groups = [(3, 1), (8, 2), (1, 1), (2, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (16, 8), (16, 1), (12, 1)];
+    let specs = groups.map(|(heads, kv_heads)| [KvType::Bf16, KvType::F32].map(|kv| (spec(heads, kv_heads, 64, 50, kv), 60)));
+    sweeps(&specs.concat(), 1);
 }
 
 #[test]
 fn shapes_of_the_family_match_reference() {
-    for (heads, kv_heads, d, kv) in [
+    let specs = [
         (8, 1, 512, KvType::Bf16),
         (8, 2, 256, KvType::F32),
         (8, 2, 512, KvType::Bf16),
@@ -280,15 +282,15 @@ fn shapes_of_the_family_match_reference() {
         (16, 1, 512, KvType::Bf16),
         (32, 16, 256, KvType::Bf16),
         (32, 4, 512, KvType::Bf16),
-    ] {
-        sweep(spec(heads, kv_heads, d, 70, kv), 76);
-    }
+    ];
+    sweeps(&specs.map(|(heads, kv_heads, d, kv)| (spec(heads, kv_heads, d, 70, kv), 76)), 0);
 }
 
 #[test]
 fn raw_key_as_value_matches_reference() {
     each_device(|client, caps| {
-        for kv in [KvType::Bf16, KvType::F32] {
+        let kinds = if is_software(client) { &[KvType::Bf16][..] } else { &[KvType::Bf16, KvType::F32] };
+        for kv in kinds.iter().copied() {
             let spec = spec(8, 2, 128, 64, kv);
             let mut rig = Rig::with(client, spec, Attention::new(spec, &caps).unwrap(), true);
             for position in 0..80 {
@@ -301,7 +303,7 @@ fn raw_key_as_value_matches_reference() {
 #[test]
 fn reader_of_another_layers_cache_sees_the_new_token() {
     each_device(|client, caps| {
-        for (d, slots) in [(256, 48), (512, 200)] {
+        for (d, slots) in if is_software(client) { &[(64, 48)][..] } else { &[(256, 48), (512, 200)] }.iter().copied() {
             let owner = spec(8, 1, d, slots, KvType::Bf16);
             let mut donor = Rig::new(client, caps, owner);
             let mut reader = Rig::new(client, caps, AttentionSpec { owns_kv: false, ..owner });
@@ -324,7 +326,7 @@ fn every_tuning_matches_reference() {
             let base = Tuning::of(&spec, &caps);
             let mut tunings = vec![];
             for group in [1, 2, 4] {
-                for lanes in [4, 8, 16, 32] {
+                for lanes in [8, 32] {
                     for (value_dims, tile, min_keys) in [(2, 32, 16), (4, 16, 8), (4, 64, 64)] {
                         tunings.push(Tuning { group, lanes, value_dims, tile, min_keys, splits: 5, ..base });
                     }
@@ -333,9 +335,13 @@ fn every_tuning_matches_reference() {
             for (group, splits) in [(1, 5), (2, 9), (4, 17)] {
                 tunings.push(Tuning { last_cube_merges: true, group, splits, min_keys: 8, ..base });
             }
+            tunings.push(Tuning { unroll: !base.unroll, ..base });
             tunings.push(Tuning { units: 128, ..base });
             tunings.push(Tuning { merge_dims: 256, ..base });
             tunings.push(Tuning { merge_dims: 16, splits: 1, ..base });
+            if is_software(client) {
+                tunings.truncate(1);
+            }
             for tuning in tunings {
                 let Ok(layer) = Attention::with_tuning(spec, tuning, &caps) else { continue };
                 tried += 1;
@@ -351,14 +357,15 @@ fn every_tuning_matches_reference() {
             }
         }
         println!("{tried} tunings");
-        assert!(tried > 20);
+        assert!(tried > if is_software(client) { 0 } else { 20 });
     });
 }
 
 #[test]
 fn captured_graph_gives_the_bits_of_eager_launches() {
     each_device(|client, caps| {
-        for spec in [spec(8, 1, 256, 40, KvType::Bf16), spec(8, 1, 512, 100, KvType::F32)] {
+        let specs = [spec(4, 1, 64, 50, KvType::Bf16), spec(8, 1, 256, 40, KvType::Bf16), spec(8, 1, 512, 100, KvType::F32)];
+        for spec in specs.into_iter().take(if is_software(client) { 1 } else { 3 }) {
             let mut eager = Rig::new(client, caps, spec);
             let mut replayed = Rig::new(client, caps, spec);
             client.graph_prepare().unwrap();
@@ -386,7 +393,7 @@ fn captured_graph_gives_the_bits_of_eager_launches() {
 #[test]
 fn huge_scores_stay_finite() {
     each_device(|client, caps| {
-        let spec = spec(4, 1, 256, 64, KvType::F32);
+        let spec = spec(4, 1, 64, 50, KvType::Bf16);
         let mut rig = Rig::new(client, caps, spec);
         rig.norms_host[0] = rig.norms_host[0].iter().map(|w| w * 3e3).collect();
         rig.norms[0] = Buffer::from_slice(client, &rig.norms_host[0]);
