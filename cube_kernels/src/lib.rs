@@ -6,6 +6,7 @@
 //! token to token, so a chain of launches can be captured as a graph once: what changes lives in the [`state`] buffer.
 
 pub mod argmax;
+pub mod attention;
 mod buffer;
 mod caps;
 pub mod embed;

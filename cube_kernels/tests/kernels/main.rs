@@ -1,5 +1,6 @@
 //! The one test binary of the kernels: a module per kernel.
 mod argmax;
+mod attention;
 mod embed;
 mod gemv;
 mod math;
