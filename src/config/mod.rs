@@ -2,6 +2,7 @@
 
 mod generation;
 mod layer;
+mod presets;
 mod text;
 
 use std::path::{Path, PathBuf};

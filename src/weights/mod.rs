@@ -4,6 +4,7 @@ mod checkpoint;
 mod mapped;
 mod names;
 mod report;
+mod synthetic;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 
 pub use report::{Applied, LoadReport, Place};
+pub use synthetic::synthetic;
 
 use crate::config::GemmaConfig;
 use crate::device::{Dtype, default_dtype, is_host_memory, storage_dtype};
