@@ -2,10 +2,9 @@
 //!
 //! No tensor in here: slices and pointers, so that each instruction set can be tested and measured by itself.
 
-mod block;
-mod panels;
 mod product;
 mod simd;
+mod tile;
 mod weight;
 
 #[cfg(target_arch = "aarch64")]
@@ -13,16 +12,15 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use weight::{Stored, Values, Weight};
+pub use weight::{Stored, Weight};
 
-use panels::{Split, padded};
-use product::{Product, Route, Scratch, Shared, TILE_COLUMNS, Task};
+use product::{Output, Product};
 use simd::{Portable, Simd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Up to so many rows of x, w is read straight from its memory.
-const DIRECT_MOST_ROWS: usize = 8;
-/// Bytes of w that a thread takes at a time.
+/// From so many rows of x on, a task takes several blocks of columns to use x in L2 more than once.
+const MANY_ROWS: usize = 16;
+/// With fewer rows, the bytes of w that a thread takes at a time.
 const TASK_BYTES: usize = 128 << 10;
 /// Below so many products, waking other threads costs more than it brings.
 const ALONE: usize = 1 << 17;
@@ -79,45 +77,45 @@ impl Isa {
     }
 }
 
-/// What the routes need to know of an instruction set.
+/// The entry of one instruction set.
 struct Vector {
-    padded: fn(usize) -> usize,
-    direct_rows: usize,
-    tile_rows: usize,
-    run: unsafe fn(&Product<'_>, Task, &mut Scratch),
+    columns: usize,
+    run: unsafe fn(&Product<'_>, usize, &mut Vec<f32>),
 }
 
 impl Vector {
-    fn of<S: Simd>(run: unsafe fn(&Product<'_>, Task, &mut Scratch)) -> Self {
-        Self { padded: padded::<S>, direct_rows: S::DIRECT_ROWS, tile_rows: S::TILE_ROWS, run }
+    fn of<S: Simd>(run: unsafe fn(&Product<'_>, usize, &mut Vec<f32>)) -> Self {
+        Self { columns: tile::columns::<S>(), run }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn run_avx512(product: &Product<'_>, task: Task, scratch: &mut Scratch) {
-    unsafe { product::run::<x86::Avx512>(product, task, scratch) }
+unsafe fn run_avx512(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
+    unsafe { product::run::<x86::Avx512>(product, task, tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn run_avx2(product: &Product<'_>, task: Task, scratch: &mut Scratch) {
-    unsafe { product::run::<x86::Avx2>(product, task, scratch) }
+unsafe fn run_avx2(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
+    unsafe { product::run::<x86::Avx2>(product, task, tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
-unsafe fn run_neon(product: &Product<'_>, task: Task, scratch: &mut Scratch) {
-    unsafe { product::run::<neon::Neon>(product, task, scratch) }
+unsafe fn run_neon(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
+    unsafe { product::run::<neon::Neon>(product, task, tile) }
 }
 
 /// `y[m, n] = sum over k of x[m, k] * w[n, k]`, in f32.
 ///
-/// The bits of a row of y depend on that row of x and on `isa` only: not on M, and not on the number of threads.
+/// The bits of a row of y depend on that row of x only: not on M, not on the number of threads, not on whether w is
+/// stored as bf16 or as the same values in f32, and not on the instruction set, but that the portable version rounds
+/// each product.
 ///
 /// # Panics
 /// When the lengths do not fit, or when the machine lacks `isa`.
-pub fn multiply(isa: Isa, x: Values<'_>, weight: Weight<'_>, y: &mut [f32]) {
+pub fn multiply(isa: Isa, x: &[f32], weight: Weight<'_>, y: &mut [f32]) {
     let [n, k] = weight.shape;
     if n == 0 || y.is_empty() {
         assert!(y.is_empty(), "y has {} values for a weight without rows", y.len());
@@ -130,29 +128,19 @@ pub fn multiply(isa: Isa, x: Values<'_>, weight: Weight<'_>, y: &mut [f32]) {
         return y.fill(0.0);
     }
     let vector = isa.vector();
-    let route = if m <= DIRECT_MOST_ROWS && weight.rows_are_dense() { Route::Direct } else { Route::Tiled };
-    let (most, task_columns) = match route {
-        Route::Direct => {
-            let block = block::COLUMNS * k * weight.stored.bytes();
-            (vector.direct_rows, block::COLUMNS * (TASK_BYTES / block).max(1))
+    let block = vector.columns * k * weight.stored.bytes();
+    let blocks = n.div_ceil(vector.columns);
+    let most = if m > MANY_ROWS { 8 } else { (TASK_BYTES / block).max(1) };
+    let task_columns = vector.columns * most.min(blocks.div_ceil(4 * rayon::current_num_threads())).max(1);
+    let product = Product { x, weight, y: Output(y.as_mut_ptr()), m, task_columns };
+    parallel(n.div_ceil(task_columns), m * n * k, |next| {
+        let mut tile = Vec::new();
+        while let Some(task) = next() {
+            // SAFETY: the machine has the instruction set, the lengths fit (both checked above), and each task comes
+            // once.
+            unsafe { (vector.run)(&product, task, &mut tile) }
         }
-        Route::Tiled => (vector.tile_rows, TILE_COLUMNS),
-    };
-    let mut packed = vec![0.0f32; m * (vector.padded)(k)];
-    let (packed, y) = (Shared(packed.as_mut_ptr()), Shared(y.as_mut_ptr()));
-    let product = Product { x, weight, split: Split::new(m, most), route, packed, y, task_columns };
-    let run = |count: usize, work: usize, task: fn(usize) -> Task| {
-        parallel(count, work, |next| {
-            let mut scratch = Scratch::default();
-            while let Some(i) = next() {
-                // SAFETY: the machine has the instruction set, the lengths fit (both checked above), each task comes
-                // once, and `parallel` returns when all are done.
-                unsafe { (vector.run)(&product, task(i), &mut scratch) }
-            }
-        });
-    };
-    run(product.split.panels, m * k, Task::Pack);
-    run(n.div_ceil(task_columns), m * n * k, Task::Multiply);
+    });
 }
 
 /// Runs `work` on this thread and on rayon's; each takes the numbers below `tasks` from the same counter.

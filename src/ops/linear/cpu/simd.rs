@@ -1,27 +1,32 @@
 //! The few vector operations that the products need, and the portable version of them.
 
-/// One instruction set. `V` holds `LANES` f32.
+/// One instruction set. `V` holds `LANES` values of 32 bits.
 ///
 /// # Safety
 /// Every method may only run where the instruction set is present, inlined into a function that enables it, and
-/// pointers must be valid for the whole vector; no method asks for alignment.
+/// pointers must be valid for all that is read or written; no method asks for alignment.
 pub(super) trait Simd: Copy + 'static {
     type V: Copy;
+    /// `LANES` vectors.
+    type Square: Copy + AsRef<[Self::V]>;
     const LANES: usize;
-    /// Rows of x whose sums fit in the registers beside four rows of w, when w comes from a widened tile.
-    const TILE_ROWS: usize;
-    /// The same when bf16 is widened on the way, which needs registers too.
-    const DIRECT_ROWS: usize;
+    /// Rows of x whose sums over two vectors of columns fit in the registers.
+    const ROWS: usize;
+    /// The same beside a `Square`.
+    const ROWS_BESIDE_SQUARE: usize;
 
     unsafe fn zero() -> Self::V;
-    unsafe fn load(p: *const u8) -> Self::V;
+    unsafe fn splat(p: *const f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// Widens `2 * LANES` bf16: those at even places, those at odd places.
-    unsafe fn widen(p: *const u8) -> (Self::V, Self::V);
-    /// The sum of the lanes of each of four vectors, always in the same order.
-    unsafe fn sums(v: [Self::V; 4]) -> [f32; 4];
+    /// The two bf16 of each lane, widened: those at even places in memory, those at odd places.
+    unsafe fn widen(pairs: Self::V) -> (Self::V, Self::V);
+    /// `LANES` lanes of each of `LANES` rows that lie `stride` bytes apart, transposed: vector `i` holds lane `i` of
+    /// every row.
+    unsafe fn transposed(rows: *const u8, stride: isize) -> Self::Square;
     unsafe fn prefetch(_p: *const u8) {}
 }
 
@@ -31,9 +36,10 @@ pub(super) struct Portable;
 
 impl Simd for Portable {
     type V = [f32; 8];
+    type Square = [[f32; 8]; 8];
     const LANES: usize = 8;
-    const TILE_ROWS: usize = 1;
-    const DIRECT_ROWS: usize = 1;
+    const ROWS: usize = 2;
+    const ROWS_BESIDE_SQUARE: usize = 0;
 
     #[inline(always)]
     unsafe fn zero() -> [f32; 8] {
@@ -41,13 +47,23 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load(p: *const u8) -> [f32; 8] {
-        unsafe { p.cast::<[f32; 8]>().read_unaligned() }
+    unsafe fn splat(p: *const f32) -> [f32; 8] {
+        [unsafe { *p }; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> [f32; 8] {
+        unsafe { p.cast::<[f32; 8]>().read() }
     }
 
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: [f32; 8]) {
-        unsafe { p.cast::<[f32; 8]>().write_unaligned(v) }
+        unsafe { p.cast::<[f32; 8]>().write(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] + b[i])
     }
 
     #[inline(always)]
@@ -57,17 +73,18 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn widen(p: *const u8) -> ([f32; 8], [f32; 8]) {
-        let raw = unsafe { p.cast::<[u16; 16]>().read_unaligned() };
-        let wide = |h: u16| f32::from_bits(u32::from(h) << 16);
-        (std::array::from_fn(|i| wide(raw[2 * i])), std::array::from_fn(|i| wide(raw[2 * i + 1])))
+    unsafe fn widen(pairs: [f32; 8]) -> ([f32; 8], [f32; 8]) {
+        let (first, second) = if cfg!(target_endian = "little") { (16, 0) } else { (0, 16) };
+        let part = |up: u32| pairs.map(|v| f32::from_bits((v.to_bits() << up) & 0xffff_0000));
+        (part(first), part(second))
     }
 
     #[inline(always)]
-    unsafe fn sums(v: [[f32; 8]; 4]) -> [f32; 4] {
-        v.map(|v| {
-            let q: [f32; 4] = std::array::from_fn(|i| v[i] + v[i + 4]);
-            (q[0] + q[2]) + (q[1] + q[3])
-        })
+    unsafe fn transposed(rows: *const u8, stride: isize) -> [[f32; 8]; 8] {
+        let rows: [[f32; 8]; 8] = std::array::from_fn(|r| {
+            // SAFETY: the caller's promise.
+            unsafe { rows.wrapping_offset(r as isize * stride).cast::<[f32; 8]>().read_unaligned() }
+        });
+        std::array::from_fn(|i| std::array::from_fn(|r| rows[r][i]))
     }
 }

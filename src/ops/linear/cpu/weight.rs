@@ -58,6 +58,11 @@ impl<'a> Weight<'a> {
         self.strides[1] == 1 || self.shape[1] == 1
     }
 
+    /// From one row to the next.
+    pub(super) fn row_bytes(&self) -> isize {
+        self.strides[0] * self.stored.bytes() as isize
+    }
+
     /// The address of an element.
     pub(super) fn at(&self, row: usize, column: usize) -> *const u8 {
         debug_assert!(row < self.shape[0] && column < self.shape[1]);
@@ -74,30 +79,6 @@ impl<'a> Weight<'a> {
                 Stored::F32 => p.cast::<f32>().read_unaligned(),
                 Stored::Bf16 => p.cast::<bf16>().read_unaligned().to_f32(),
             }
-        }
-    }
-}
-
-/// Rows of x, one after the other.
-#[derive(Clone, Copy, Debug)]
-pub enum Values<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [bf16]),
-}
-
-impl Values<'_> {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::F32(x) => x.len(),
-            Self::Bf16(x) => x.len(),
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn get(&self, i: usize) -> f32 {
-        match self {
-            Self::F32(x) => x[i],
-            Self::Bf16(x) => x[i].to_f32(),
         }
     }
 }
