@@ -11,6 +11,7 @@ mod buffer;
 mod caps;
 pub mod embed;
 pub mod gemv;
+pub mod kv_import;
 pub mod math;
 pub mod ple_combine;
 pub mod state;

@@ -17,6 +17,7 @@ use cube_kernels::{Buffer, Caps, state as words};
 use cubecl::client::Client;
 use cubecl::prelude::CubeElement;
 
+use crate::cache::KvCache;
 use crate::config::GemmaConfig;
 use crate::device::Dtype;
 use crate::model::{Gemma, HostRows};
@@ -41,6 +42,7 @@ pub struct FusedOptions {
 /// It belongs to the thread that made it: launches, reads and replays must come from one stream.
 pub struct FusedStep {
     client: Client,
+    caps: Caps,
     buffers: Buffers,
     store: Sequence,
     choose: Sequence,
@@ -76,6 +78,7 @@ impl FusedStep {
             vocab_size: config.vocab_size,
             kv: options.kv,
             client,
+            caps,
             buffers,
         };
         if options.graph {
@@ -129,6 +132,22 @@ impl FusedStep {
             self.position += 1;
         }
         self.step(*last)
+    }
+
+    /// Takes over the tokens that the plain path has seen.
+    ///
+    /// # Errors
+    /// More tokens than the context holds, a format of keys that the import does not read.
+    pub fn import(&mut self, cache: &KvCache) -> Result<()> {
+        self.position = 0;
+        self.ensure_room(cache.position())?;
+        for (slot, kv) in self.buffers.kv.iter().enumerate() {
+            if let Some(view) = cache.stored(slot) {
+                state::import(&self.client, self.caps, kv, view)?;
+            }
+        }
+        self.position = cache.position();
+        Ok(())
     }
 
     /// Feeds one token: its keys and values are stored, the next token is chosen. Does not wait.

@@ -1,12 +1,17 @@
 //! Device buffers of one sequence: what a captured graph reads and writes in place.
 
+use burn::tensor::DType;
+use burn_cubecl::kernel::into_contiguous;
 use cube_kernels::attention::{AttentionScratch, AttentionSpec, Attention, KvType, RopeTable};
+use cube_kernels::kv_import::{KvImport, kv_import};
 use cube_kernels::{Buffer, Caps, gemv, state};
 use cubecl::client::Client;
 
-use crate::config::GemmaConfig;
+use super::weights::primitive;
+use crate::cache::KvView;
+use crate::config::{GemmaConfig, LayerSpec};
 use crate::device::Dtype;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Tokens that the device keeps for the host to fetch.
 pub(super) const RING: usize = 64;
@@ -14,8 +19,26 @@ pub(super) const RING: usize = 64;
 /// Keys and values of one owning layer, `[K, slots, D]` each.
 #[derive(Clone)]
 pub(super) struct KvBuffers {
+    spec: AttentionSpec,
     pub(super) k: Buffer<u32>,
     pub(super) v: Buffer<u32>,
+}
+
+/// Copies what the plain path stored, `[1, K, tokens, D]`.
+pub(super) fn import(client: &Client, caps: Caps, kv: &KvBuffers, view: KvView) -> Result<()> {
+    for (tensor, cache) in [(view.k, &kv.k), (view.v, &kv.v)] {
+        let [_, kv_heads, tokens, head_dim] = tensor.dims();
+        let from = match tensor.dtype() {
+            DType::F32 => KvType::F32,
+            DType::BF16 => KvType::Bf16,
+            other => return Err(Error::Fused(format!("keys are {other:?}, expected F32 or BF16"))),
+        };
+        let source = into_contiguous(primitive(tensor)?);
+        let source = Buffer::new(source.handle, kv_heads * tokens * head_dim / from.per_word())?;
+        let op = KvImport { kv_heads, head_dim, tokens, slots: kv.spec.slots, from, to: kv.spec.kv };
+        kv_import(client, caps, &op, &source, cache)?;
+    }
+    Ok(())
 }
 
 /// Everything a step writes.
@@ -45,13 +68,13 @@ impl Buffers {
     pub(super) fn new(config: &GemmaConfig, attention: &[Attention], rope: &RopeTable, client: &Client, caps: &Caps) -> Self {
         let f32s = |len: usize| Buffer::<f32>::empty(client, len.max(1));
         let u32s = |len: usize| Buffer::<u32>::empty(client, len.max(1));
-        let widest = |f: &dyn Fn(&crate::config::LayerSpec) -> usize| config.layers.iter().map(f).max().unwrap_or(0);
+        let widest = |f: &dyn Fn(&LayerSpec) -> usize| config.layers.iter().map(f).max().unwrap_or(0);
         let hidden = config.hidden_size;
         let per_layer = config.per_layer.map_or(0, |spec| spec.dim * config.layers.len());
         let kv = attention.iter().filter(|a| a.spec().owns_kv).map(|a| {
             // Slots that were never written must not hold NaN: masked keys still meet a weight of zero.
             let zeros = || Buffer::from_slice(client, &vec![0u32; a.spec().cache_words()]);
-            KvBuffers { k: zeros(), v: zeros() }
+            KvBuffers { spec: *a.spec(), k: zeros(), v: zeros() }
         });
         Self {
             h: [f32s(hidden), f32s(hidden)],
