@@ -21,7 +21,7 @@ pub fn bench_fused(model: &Gemma, device: &Device, kv: Dtype, options: &BenchOpt
     let ids = prompt(model.config(), options.prompt_tokens);
     let started = Instant::now();
     let context = options.prompt_tokens + (RUNS + 1) * options.gen_tokens + 1;
-    let mut fused = FusedStep::new(model, &FusedOptions { context, kv, graph: true })?;
+    let mut fused = FusedStep::new(model, &FusedOptions { context, kv, end_ids: vec![], graph: true })?;
     wait(device)?;
     let build_ms = started.elapsed().as_secs_f64() * 1e3;
 
@@ -62,7 +62,7 @@ fn decode(fused: &mut FusedStep, device: &Device, count: usize) -> Result<(f64, 
         return Ok((started.elapsed().as_secs_f64() * 1e3, Some(host_ms)));
     }
     for _ in 0..count {
-        let id = fused.read_tokens_blocking(1)?[0];
+        let id = fused.read_tokens_blocking()?[0];
         fused.step(id)?;
     }
     wait(device)?;

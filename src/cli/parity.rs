@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "cube")]
         Path::Fused { kv } => {
             let context = FUSED_CONTEXT.min(model.config().max_positions);
-            let mut step = FusedStep::new(&model, &FusedOptions { context, kv, graph: true })?;
+            let mut step = FusedStep::new(&model, &FusedOptions { context, kv, end_ids: vec![], graph: true })?;
             verdict(args, &mut step, &Tolerance::fused(kv))?
         }
     };

@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 
-use super::Path;
+use super::{Engine, Path};
 use super::plain::{PREFILL_CHUNK, prefill, step};
 use crate::Result;
 use crate::cache::KvCache;
@@ -23,12 +23,15 @@ pub(super) enum Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(model: &Gemma, path: Path, #[allow(unused)] context: usize) -> Result<Self> {
-        match path {
+    pub(super) fn new(engine: &Engine) -> Result<Self> {
+        let model = &engine.model;
+        match engine.path {
             Path::Plain => Ok(Self::Plain(KvCache::new(model.config()))),
             #[cfg(feature = "cube")]
             Path::Fused { kv } => {
-                Ok(Self::Fused(Box::new(FusedStep::new(model, &FusedOptions { context, kv, graph: true })?)))
+                let (context, end_ids) = (engine.context, engine.end_ids.clone());
+                let step = FusedStep::new(model, &FusedOptions { context, kv, end_ids, graph: true })?;
+                Ok(Self::Fused(Box::new(step)))
             }
         }
     }
@@ -71,13 +74,13 @@ impl Decoder {
             #[cfg(feature = "cube")]
             Self::Fused(fused) if !fused.runs_ahead() => {
                 fused.step(id)?;
-                fused.read_tokens_blocking(1).map(Some)
+                fused.read_tokens_blocking().map(Some)
             }
             #[cfg(feature = "cube")]
             Self::Fused(fused) => {
                 fused.step(id)?;
                 fused.run_ahead(count - 1)?;
-                fused.read_tokens_blocking(count).map(Some)
+                fused.read_tokens_blocking().map(Some)
             }
         }
     }

@@ -230,7 +230,7 @@ impl<'e> Session<'e> {
     /// Takes in a prompt, behind whatever was generated last.
     fn prefill(&mut self, prompt: &[u32]) -> Result<Vec<f32>> {
         if self.decoder.is_none() {
-            self.decoder = Some(Decoder::new(&self.engine.model, self.engine.path, self.engine.context)?);
+            self.decoder = Some(Decoder::new(self.engine)?);
         }
         self.tokens.extend(prompt);
         self.step()

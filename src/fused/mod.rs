@@ -24,15 +24,18 @@ use crate::model::{Gemma, HostRows};
 use crate::{Error, Result};
 use graph::Sequence;
 use plan::Planner;
-use state::{Buffers, RING};
+use state::Buffers;
+pub use state::RING;
 
 /// How to build a [`FusedStep`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct FusedOptions {
     /// Longest sequence in tokens; keys and values are allocated for it.
     pub context: usize,
     /// Format of keys and values.
     pub kv: Dtype,
+    /// Tokens after which greedy decoding stands still, so that it may safely run ahead of the host.
+    pub end_ids: Vec<u32>,
     /// Capture graphs where the runtime has them.
     pub graph: bool,
 }
@@ -64,7 +67,7 @@ impl FusedStep {
         let caps = Caps::of(&client);
         let attention = state::attention(config, options.context, options.kv, &caps)?;
         let rope = rope_table(config, &client)?;
-        let buffers = Buffers::new(config, &attention, &rope, &client, &caps);
+        let buffers = Buffers::new(config, &attention, &rope, &options.end_ids, &client, &caps);
         let planner =
             Planner { model, buffers: &buffers, attention: &attention, rope, client: client.clone(), caps };
         let plan = planner.plan()?;
@@ -159,7 +162,8 @@ impl FusedStep {
         self.advance()
     }
 
-    /// Decodes `count` tokens greedily behind the one chosen last, without the host. Does not wait.
+    /// Decodes `count` tokens greedily behind the one chosen last, without the host; fewer if an end token comes up. Does
+    /// not wait.
     ///
     /// # Errors
     /// As [`prefill`](Self::prefill), and a per-layer table that is on the host.
@@ -171,22 +175,21 @@ impl FusedStep {
         (0..count).try_for_each(|_| self.advance())
     }
 
-    /// Waits for the device and returns the last `count` chosen tokens, oldest first.
+    /// Waits for the device and returns the tokens chosen since the last one was fed, oldest first: at most
+    /// [`RING`], the newest.
     ///
     /// # Errors
-    /// Logits that are not finite, a launch that failed, more tokens than are kept.
-    pub fn read_tokens_blocking(&mut self, count: usize) -> Result<Vec<u32>> {
-        if count > RING {
-            return Err(Error::Fused(format!("the device keeps {RING} tokens, {count} were asked for")));
-        }
+    /// Logits that are not finite, a launch that failed.
+    pub fn read_tokens_blocking(&mut self) -> Result<Vec<u32>> {
         let failed = |e: String| Error::Fused(format!("reading tokens: {e}"));
         let state = self.buffers.state.read_blocking(&self.client).map_err(failed)?;
         if state[words::ERROR] != 0 {
             return Err(Error::NonFinite(format!("logits before position {} are not finite", state[words::POSITION])));
         }
         let ring = self.buffers.ring.read_blocking(&self.client).map_err(failed)?;
+        self.position = state[words::POSITION] as usize;
         let end = state[words::STEP] as usize;
-        Ok((end.saturating_sub(count)..end).map(|i| ring[i % RING]).collect())
+        Ok((end.saturating_sub(RING)..end).map(|i| ring[i % RING]).collect())
     }
 
     /// Waits for the device and returns the logits behind the last token.

@@ -252,11 +252,11 @@ impl Planner<'_> {
             op(input.as_input(), Output::Argmax { cap, partials: &partials, logits: Some(&logits) })
         });
         let (client, caps) = (self.client.clone(), self.caps);
-        let (partials, state, ring) = (b.partials.clone(), b.state.clone(), b.ring.clone());
+        let (partials, state, ring, ends) = (b.partials.clone(), b.state.clone(), b.ring.clone(), b.ends.clone());
         let choose = Launch {
             label: "argmax",
             weight_bytes: 0,
-            run: Box::new(move || argmax::argmax(&client, caps, &partials, &state, &ring)),
+            run: Box::new(move || argmax::argmax(&client, caps, &partials, &state, &ring, &ends)),
         };
         Ok(vec![head, choose])
     }

@@ -14,7 +14,10 @@ use crate::device::Dtype;
 use crate::{Error, Result};
 
 /// Tokens that the device keeps for the host to fetch.
-pub(super) const RING: usize = 64;
+pub const RING: usize = 64;
+
+/// An end token that never occurs.
+const NO_TOKEN: u32 = u32::MAX;
 
 /// Keys and values of one owning layer, `[K, slots, D]` each.
 #[derive(Clone)]
@@ -57,6 +60,8 @@ pub(super) struct Buffers {
     pub(super) logits: Buffer<f32>,
     pub(super) state: Buffer<u32>,
     pub(super) ring: Buffer<u32>,
+    /// Tokens after which a sequence stands still.
+    pub(super) ends: Buffer<u32>,
     /// The token's row of a per-layer table that stays on the host.
     pub(super) row: Buffer<u32>,
     pub(super) kv: Vec<KvBuffers>,
@@ -65,7 +70,14 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// Allocates for one sequence of a context's length.
-    pub(super) fn new(config: &GemmaConfig, attention: &[Attention], rope: &RopeTable, client: &Client, caps: &Caps) -> Self {
+    pub(super) fn new(
+        config: &GemmaConfig,
+        attention: &[Attention],
+        rope: &RopeTable,
+        ends: &[u32],
+        client: &Client,
+        caps: &Caps,
+    ) -> Self {
         let f32s = |len: usize| Buffer::<f32>::empty(client, len.max(1));
         let u32s = |len: usize| Buffer::<u32>::empty(client, len.max(1));
         let widest = |f: &dyn Fn(&LayerSpec) -> usize| config.layers.iter().map(f).max().unwrap_or(0);
@@ -89,6 +101,7 @@ impl Buffers {
             logits: f32s(config.vocab_size),
             state: Buffer::from_slice(client, &[0u32; state::LEN]),
             ring: Buffer::from_slice(client, &[0u32; RING]),
+            ends: Buffer::from_slice(client, &[&[NO_TOKEN], ends].concat()),
             row: u32s(per_layer / 2),
             kv: kv.collect(),
             scratch: AttentionScratch::new(client, attention),

@@ -20,7 +20,7 @@ fn weights(name: &str, device: &Device, per_layer: PerLayerPlacement) -> Gemma {
 }
 
 fn step(model: &Gemma, context: usize, kv: Dtype, graph: bool) -> FusedStep {
-    FusedStep::new(model, &FusedOptions { context, kv, graph }).expect("the kernels serve the fixture")
+    FusedStep::new(model, &FusedOptions { context, kv, end_ids: vec![], graph }).expect("the kernels serve the fixture")
 }
 
 fn next(step: &mut FusedStep, id: u32) -> Vec<f32> {
@@ -91,8 +91,19 @@ fn tokens_chosen_on_the_device_are_those_of_the_host() {
         let mut ahead = step(&model, 128, Dtype::F32, true);
         ahead.prefill(&tokens).expect("prefill");
         ahead.run_ahead(49).expect("room");
-        assert_eq!(ahead.read_tokens_blocking(50).expect("tokens"), want);
+        assert_eq!(ahead.read_tokens_blocking().expect("tokens"), want);
         assert_eq!(ahead.position(), tokens.len() + 49);
+
+        let end = want[20];
+        let stops_at = want.iter().position(|&id| id == end).expect("it is there");
+        let options = FusedOptions { context: 128, kv: Dtype::F32, end_ids: vec![end], graph: true };
+        let mut halting = FusedStep::new(&model, &options).expect("the kernels serve the fixture");
+        halting.prefill(&tokens).expect("prefill");
+        halting.run_ahead(49).expect("room");
+        assert_eq!(halting.read_tokens_blocking().expect("tokens"), want[..=stops_at]);
+        assert_eq!(halting.position(), tokens.len() + stops_at);
+        let continued = next(&mut halting, end);
+        assert_eq!(argmax(&continued) as u32, want[stops_at + 1], "what ran on changed nothing");
     }
 }
 
@@ -156,7 +167,7 @@ fn logits_that_are_not_finite_are_an_error() {
         model.norm.weight = model.norm.weight.clone().map(|weight| weight * f32::NAN);
         let mut fused = step(&model, 64, Dtype::F32, true);
         fused.prefill(&prompt(5, 18)).expect("prefill");
-        assert!(matches!(fused.read_tokens_blocking(1), Err(Error::NonFinite(_))));
+        assert!(matches!(fused.read_tokens_blocking(), Err(Error::NonFinite(_))));
     }
 }
 
@@ -171,7 +182,7 @@ fn what_does_not_fit_is_refused() {
         fused.prefill(&prompt(16, 19)).expect("just fits");
         assert!(fused.run_ahead(1).is_err());
     }
-    let on_cpu = FusedStep::new(&model("tiny-e2b"), &FusedOptions { context: 16, kv: Dtype::F32, graph: true });
+    let on_cpu = FusedStep::new(&model("tiny-e2b"), &FusedOptions { context: 16, kv: Dtype::F32, end_ids: vec![], graph: true });
     assert!(on_cpu.is_err_and(|e| e.to_string().contains("plain path")), "{:?}", cpu());
 }
 
