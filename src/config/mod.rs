@@ -2,6 +2,7 @@
 
 mod generation;
 mod layer;
+mod presets;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -86,6 +87,21 @@ impl GemmaConfig {
     /// The first layer from which no layer stores keys or values: a prompt's earlier tokens need nothing beyond it.
     pub fn first_shared(&self) -> usize {
         self.slots().count()
+    }
+
+    /// Elements of all matrices that one token multiplies with; of embedding tables it reads single rows.
+    pub fn matrix_elements_per_token(&self) -> usize {
+        let (hidden, per_layer) = (self.hidden_size, self.per_layer.map_or(0, |spec| spec.dim));
+        let layer = |l: &LayerSpec| {
+            let owned = match (l.kv.is_shared(), l.k_eq_v) {
+                (true, _) => 0,
+                (false, true) => 1,
+                (false, false) => 2,
+            };
+            hidden * l.head_dim * (2 * l.heads + owned * l.kv_heads) + 3 * hidden * l.ffn + 2 * hidden * per_layer
+        };
+        let layers: usize = self.layers.iter().map(layer).sum();
+        layers + hidden * per_layer * self.layers.len() + hidden * self.vocab_size
     }
 
     fn resolve(c: TextConfig, outer: Composite, file: &Path) -> Result<Self> {
