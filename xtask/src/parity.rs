@@ -99,7 +99,7 @@ fn path(path: &str, kv_dtype: Option<&str>) -> String {
 }
 
 enum Outcome {
-    Ran(Row),
+    Ran(Box<Row>),
     /// The device or the path does not exist in this build or on this machine.
     NotRun(String),
     /// The program ended without a comparison.
@@ -146,7 +146,7 @@ fn compare(gemma: &Gemma, models: &[PathBuf], devices: &[String], required: &[St
                         wrong.push(format!("{what}: {}", row.result));
                     }
                     lines.push(cells(&row));
-                    stored.push(row);
+                    stored.push(*row);
                 }
                 Outcome::NotRun(why) => {
                     if required.contains(&case.device) && case.path == "plain" {
@@ -242,7 +242,7 @@ fn outcome(gemma: &Gemma, model: &Path, name: &str, case: &Case) -> Result<Outco
         Some(tensor) => format!("FAIL at {tensor}"),
         None => "FAIL".to_owned(),
     };
-    Ok(Outcome::Ran(Row {
+    Ok(Outcome::Ran(Box::new(Row {
         date: date()?,
         commit: commit()?,
         machine: processor(),
@@ -258,7 +258,7 @@ fn outcome(gemma: &Gemma, model: &Path, name: &str, case: &Case) -> Result<Outco
         greedy_equal: summary["greedy_equal"].as_u64().unwrap_or(0),
         greedy_total: summary["greedy_total"].as_u64().unwrap_or(0),
         result,
-    }))
+    })))
 }
 
 /// A missing device or path is no failure of the model; anything else is.
