@@ -62,6 +62,12 @@ impl Slot {
         self.buffer.as_ref().map_or(0, |b| size(&b.k) + size(&b.v))
     }
 
+    /// What is kept of `position` tokens, in the order of the buffer: token `p` at `p`, or at `p % window`.
+    pub(super) fn stored(&self, position: usize) -> Option<KvView> {
+        let len = self.window.map_or(position, |window| position.min(window));
+        self.buffer.as_ref().map(|buffer| buffer.map(|t| narrow_tokens(t, 0, len)))
+    }
+
     /// Stores `new` behind the `position` tokens seen so far and returns what its queries attend to: the tokens still in
     /// reach, in order, except that a single token may see a full ring in ring order.
     pub(super) fn append(&mut self, position: usize, new: KvView) -> KvView {

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use gemma_burn::config::GemmaConfig;
-use gemma_burn::parity::{Plain, Reference, Report, Subject, Tolerance, check_founding, run as compare, table};
+#[cfg(feature = "cube")]
+use gemma_burn::fused::{FusedOptions, FusedStep};
+use gemma_burn::parity::{Plain, Reference, Report, Tolerance, check_founding, run as compare, table};
 use gemma_burn::tokenizer::Tokenizer;
-use gemma_burn::weights::{LoadOptions, load};
-use gemma_burn::{Device, Dtype};
+use gemma_burn::weights::{LoadOptions, Storage, load};
+use gemma_burn::{Device, Dtype, Gemma};
 use serde_json::json;
 
 use super::args::{LoadBar, ModelArgs};
@@ -23,9 +26,12 @@ pub struct Args {
     /// Check what is known of google/gemma-4-E2B instead of a dump
     #[arg(long, conflicts_with = "reference")]
     founding: bool,
-    /// plain: the Burn modules
+    /// plain: the Burn modules; fused: the decode kernels
     #[arg(long, value_enum, default_value_t = Path::Plain)]
     path: Path,
+    /// Format of the fused path's keys and values
+    #[arg(long, default_value_t = Dtype::Bf16)]
+    kv_dtype: Dtype,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -34,7 +40,11 @@ pub struct Args {
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Path {
     Plain,
+    Fused,
 }
+
+/// Longest prompt with its greedy tokens that a dump may hold on the fused path.
+const FUSED_CONTEXT: usize = 4096;
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let dir = args.model.dir()?;
@@ -46,15 +56,30 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let reference = Reference::open(args.reference.as_ref().context("--reference is missing")?)?;
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let loaded = load(dir, &device, &LoadOptions { dtype: Some(dtype), progress: Some(&progress), ..Default::default() });
+    let storage = if args.path == Path::Fused { Storage::AsFile } else { Storage::Computable };
+    let options = LoadOptions { dtype: Some(dtype), storage, progress: Some(&progress), ..Default::default() };
+    let loaded = load(dir, &device, &options);
     bar.clear();
     let (model, _) = loaded?;
-    let subject: &mut dyn Subject = match args.path {
-        Path::Plain => &mut Plain::new(&model, &device),
+    let report = match args.path {
+        Path::Plain => compare(&mut Plain::new(&model, &device), &reference, &Tolerance::plain(dtype))?,
+        Path::Fused => {
+            let context = FUSED_CONTEXT.min(model.config().max_positions);
+            compare(&mut fused(&model, context, args.kv_dtype)?, &reference, &Tolerance::fused(args.kv_dtype))?
+        }
     };
-    let report = compare(subject, &reference, &Tolerance::plain(dtype))?;
     show(args, &report, dtype)?;
     Ok(if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(feature = "cube")]
+fn fused(model: &Gemma, context: usize, kv: Dtype) -> anyhow::Result<FusedStep> {
+    Ok(FusedStep::new(model, &FusedOptions { context, kv, graph: true })?)
+}
+
+#[cfg(not(feature = "cube"))]
+fn fused(_: &Gemma, _: usize, _: Dtype) -> anyhow::Result<Plain<'static>> {
+    anyhow::bail!("this build has no fused path; build with --features cuda, rocm, metal, vulkan or wgpu")
 }
 
 fn show(args: &Args, report: &Report, dtype: Dtype) -> anyhow::Result<()> {
@@ -67,7 +92,10 @@ fn show(args: &Args, report: &Report, dtype: Dtype) -> anyhow::Result<()> {
     fields.insert("model".into(), json!(args.model.dir()?));
     fields.insert("device".into(), json!(args.model.device.device));
     fields.insert("dtype".into(), json!(dtype.to_string()));
-    fields.insert("path".into(), json!("plain"));
+    let path = args.path.to_possible_value().context("every path has a name")?;
+    fields.insert("path".into(), json!(path.get_name()));
+    let kv = (args.path == Path::Fused).then(|| args.kv_dtype.to_string());
+    fields.insert("kv_dtype".into(), json!(kv));
     println!("{object}");
     Ok(())
 }

@@ -89,6 +89,21 @@ impl GemmaConfig {
         self.slots().count()
     }
 
+    /// Elements of all matrices that one token multiplies with; of embedding tables it reads single rows.
+    pub fn matrix_elements_per_token(&self) -> usize {
+        let (hidden, per_layer) = (self.hidden_size, self.per_layer.map_or(0, |spec| spec.dim));
+        let layer = |l: &LayerSpec| {
+            let owned = match (l.kv.is_shared(), l.k_eq_v) {
+                (true, _) => 0,
+                (false, true) => 1,
+                (false, false) => 2,
+            };
+            hidden * l.head_dim * (2 * l.heads + owned * l.kv_heads) + 3 * hidden * l.ffn + 2 * hidden * per_layer
+        };
+        let layers: usize = self.layers.iter().map(layer).sum();
+        layers + hidden * per_layer * self.layers.len() + hidden * self.vocab_size
+    }
+
     fn resolve(c: TextConfig, outer: Composite, file: &Path) -> Result<Self> {
         let unified = match c.model_type.as_str() {
             "gemma4_text" => false,

@@ -16,7 +16,7 @@ pub const PREFILL_CHUNK: usize = 512;
 pub fn prefill(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32], chunk: usize) -> Result<Vec<f32>> {
     let last = (ids.len() - 1) / chunk * chunk;
     for chunk in ids[..last].chunks(chunk) {
-        model.forward(ids_tensor(chunk, device), cache, Output::Cache);
+        model.fill(ids_tensor(chunk, device), cache);
     }
     step(model, device, cache, &ids[last..])
 }

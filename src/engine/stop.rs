@@ -41,6 +41,11 @@ impl StopStrings {
         Ok(Self { patterns, held: String::new(), stopped: false })
     }
 
+    /// Whether there is nothing to stop at.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
     /// Takes the next piece of text. Holds back only an end that may still become a stop string.
     pub fn push(&mut self, text: &str) -> Step {
         if self.stopped {

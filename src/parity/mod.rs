@@ -2,6 +2,8 @@
 
 mod compare;
 mod founding;
+#[cfg(feature = "cube")]
+mod fused;
 mod reference;
 mod subject;
 mod table;

@@ -52,6 +52,14 @@ impl Tolerance {
         decided: 0.1,
     };
 
+    /// For the fused path keeping keys and values in `kv`.
+    pub fn fused(kv: Dtype) -> Self {
+        match kv {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::BF16_KV,
+        }
+    }
+
     /// For the plain path computing in `dtype`.
     pub fn plain(dtype: Dtype) -> Self {
         match dtype {

@@ -120,7 +120,7 @@ fn impossible_requests_are_refused_before_any_work() {
         let mut session = engine.session();
         let message = session.generate(request).map(|_| ()).expect_err("impossible").to_string();
         assert!(message.contains(part), "`{message}` does not say {part}");
-        assert!(session.tokens().is_empty() && session.cache().position() == 0);
+        assert!(session.tokens().is_empty() && session.position() == 0);
     };
     refused(request("", 5), "empty");
     refused(request(&"word ".repeat(50), 5), "context is 16");

@@ -59,3 +59,18 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(x, y)| if x.is_finite() && y.is_finite() { (x - y).abs() } else { f32::INFINITY }).fold(0.0, f32::max)
 }
+
+/// The CubeCL devices that this build and this machine have. `GEMMA_REQUIRE_DEVICE` (a comma-separated list) makes an
+/// absent one a failure; otherwise it is named as skipped.
+pub fn cube_devices() -> Vec<Device> {
+    let required = std::env::var("GEMMA_REQUIRE_DEVICE").unwrap_or_default();
+    let open = |name: &str| match device(name) {
+        Ok(device) => Some(device),
+        Err(why) if required.split(',').any(|r| r.trim() == name) => panic!("GEMMA_REQUIRE_DEVICE names {name}: {why}"),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    };
+    ["cuda", "vulkan"].into_iter().filter_map(open).collect()
+}
