@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell::root;
 
 /// The stages by rank: each may name only itself and stages of a lower rank.
-const RANKS: [&[&str]; 8] = [
+const RANKS: [&[&str]; 9] = [
     &["error", "device"],
     &["config"],
     &["cache", "ops"],
@@ -15,6 +15,7 @@ const RANKS: [&[&str]; 8] = [
     &["fused"],
     &["weights", "tokenizer", "sampler"],
     &["engine", "parity"],
+    &["bench"],
     &["cli", "server"],
 ];
 
