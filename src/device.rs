@@ -16,6 +16,10 @@ const KINDS: [(&str, &str); 8] = [
     ("cubecl-cpu", "cpu"),
 ];
 
+/// Part of a device's memory that weights may take: the rest is for keys, values and the driver.
+#[cfg(feature = "cube")]
+const USABLE_SHARE: f64 = 0.8;
+
 /// The format that the plain path computes in. Norms, softmax and sampling are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -103,6 +107,10 @@ pub fn built() -> Vec<&'static str> {
     KINDS.iter().map(|(kind, _)| *kind).filter(|kind| filter(kind).is_some()).collect()
 }
 
+/// Part of a device's memory that weights may take: the rest is for keys, values and the driver.
+#[cfg(feature = "cube")]
+const USABLE_SHARE: f64 = 0.8;
+
 /// The format that the plain path computes in on `device`, unless the caller chooses.
 pub fn default_dtype(device: &Device) -> Dtype {
     if is_cpu(device) || !device.supports_dtype(FloatDType::BF16) { Dtype::F32 } else { Dtype::Bf16 }
@@ -118,6 +126,19 @@ pub(crate) fn is_host_memory(#[allow(unused)] device: &Device) -> bool {
     #[cfg(feature = "flex")]
     if *device == Device::flex() {
         return true;
+    }
+    false
+}
+
+/// Whether `device` has room for one buffer of `bytes` when everything together takes `all` bytes. A device that does not
+/// tell its memory has none.
+pub(crate) fn has_room(#[allow(unused)] device: &Device, #[allow(unused)] bytes: usize, #[allow(unused)] all: usize) -> bool {
+    #[cfg(feature = "cube")]
+    if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
+        let client = cube.client();
+        let memory = &client.properties().memory;
+        let usable = memory.max_memory().map(|most| most as f64 * USABLE_SHARE);
+        return bytes as u64 <= memory.max_page_size && usable.is_some_and(|usable| (all as f64) < usable);
     }
     false
 }

@@ -106,7 +106,7 @@ fn kv_read(config: &GemmaConfig, position: usize, element: usize) -> usize {
 }
 
 /// Ordinary token ids for a prompt whose text does not matter.
-fn prompt(config: &GemmaConfig, len: usize) -> Vec<u32> {
+pub fn prompt(config: &GemmaConfig, len: usize) -> Vec<u32> {
     let usable = (config.vocab_size / 2) as u32;
     (0..len as u32).map(|i| usable / 2 + (i.wrapping_mul(2_654_435_761) >> 8) % usable).collect()
 }

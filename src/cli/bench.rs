@@ -3,16 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::ValueEnum;
-#[cfg(feature = "cube")]
-use gemma_burn::bench::bench_fused;
 use gemma_burn::bench::{BenchOptions, BenchReport, bench_plain};
 use gemma_burn::config::GemmaConfig;
-use gemma_burn::weights::{LoadOptions, PerLayerPlacement, Storage, load, synthetic};
+use gemma_burn::engine::Path;
+use gemma_burn::weights::{LoadOptions, load, synthetic};
 use gemma_burn::{Device, Dtype, Gemma};
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs};
+use super::args::{LoadBar, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -21,15 +19,8 @@ pub struct Args {
     /// Random weights in this shape instead of a model: e2b or tiny
     #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
     synthetic: Option<String>,
-    /// plain: the Burn modules; fused: the decode kernels
-    #[arg(long, value_enum, default_value_t = Path::Plain)]
-    path: Path,
-    /// Format of the fused path's keys and values
-    #[arg(long, default_value_t = Dtype::Bf16)]
-    kv_dtype: Dtype,
-    /// Where the per-layer embedding table goes
-    #[arg(long, value_enum, default_value_t = Place::Device)]
-    ple: Place,
+    #[command(flatten)]
+    path: PathArgs,
     /// Tokens of the prompt: the context that decoding starts from
     #[arg(long, default_value_t = 512)]
     prompt_tokens: usize,
@@ -44,43 +35,24 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Path {
-    Plain,
-    Fused,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Place {
-    Host,
-    Device,
-}
-
-impl From<Place> for PerLayerPlacement {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Host => Self::Host,
-            Place::Device => Self::Device,
-        }
-    }
-}
-
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.prompt_tokens == 0 || args.gen_tokens == 0 {
         bail!("--prompt-tokens and --gen-tokens must be 1 or more");
     }
     let device = args.model.device.open()?;
     let dtype = args.model.device.dtype(&device)?;
-    let model = prepare(args, &device, dtype)?;
+    let path = args.path.path(&device)?;
+    let model = prepare(args, path, &device, dtype)?;
     let most = model.config().max_positions;
     if args.prompt_tokens + args.gen_tokens > most {
         bail!("{} + {} tokens are more than this model's context of {most}", args.prompt_tokens, args.gen_tokens);
     }
     let options =
         BenchOptions { prompt_tokens: args.prompt_tokens, gen_tokens: args.gen_tokens, kernels: args.kernels };
-    let report = match args.path {
+    let report = match path {
         Path::Plain => bench_plain(&model, &device, &options)?,
-        Path::Fused => fused(&model, &device, args.kv_dtype, &options)?,
+        #[cfg(feature = "cube")]
+        Path::Fused { kv } => gemma_burn::bench::bench_fused(&model, &device, kv, &options)?,
     };
     if args.json {
         let mut object = serde_json::to_value(&report)?;
@@ -94,27 +66,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn prepare(args: &Args, device: &Device, dtype: Dtype) -> anyhow::Result<Gemma> {
-    let storage = if args.path == Path::Fused { Storage::AsFile } else { Storage::Computable };
+fn prepare(args: &Args, path: Path, device: &Device, dtype: Dtype) -> anyhow::Result<Gemma> {
+    let (storage, per_layer) = (path.storage(), args.path.placement());
     if let Some(shape) = &args.synthetic {
-        return Ok(synthetic(&GemmaConfig::preset(shape)?, device, dtype, storage, args.ple.into()));
+        return Ok(synthetic(&GemmaConfig::preset(shape)?, device, dtype, storage, per_layer));
     }
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let options = LoadOptions { dtype: Some(dtype), storage, per_layer: args.ple.into(), progress: Some(&progress) };
+    let options = LoadOptions { dtype: Some(dtype), storage, per_layer, progress: Some(&progress) };
     let loaded = load(args.model.dir()?, device, &options);
     bar.clear();
     Ok(loaded?.0)
-}
-
-#[cfg(feature = "cube")]
-fn fused(model: &Gemma, device: &Device, kv: Dtype, options: &BenchOptions) -> anyhow::Result<BenchReport> {
-    Ok(bench_fused(model, device, kv, options)?)
-}
-
-#[cfg(not(feature = "cube"))]
-fn fused(_: &Gemma, _: &Device, _: Dtype, _: &BenchOptions) -> anyhow::Result<BenchReport> {
-    bail!("this build has no fused path; build with --features cuda, rocm, metal, vulkan or wgpu")
 }
 
 fn print(r: &BenchReport) {

@@ -4,46 +4,46 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::ValueEnum;
+use gemma_burn::bench::prompt;
 use gemma_burn::config::GemmaConfig;
+use gemma_burn::engine::Path;
 #[cfg(feature = "cube")]
 use gemma_burn::fused::{FusedOptions, FusedStep};
-use gemma_burn::parity::{Plain, Reference, Report, Tolerance, check_founding, run as compare, table};
+use gemma_burn::parity::{
+    Plain, Reference, Report, Subject, Tolerance, check_founding, run as compare, run_against, table,
+};
 use gemma_burn::tokenizer::Tokenizer;
-use gemma_burn::weights::{LoadOptions, Storage, load};
-use gemma_burn::{Device, Dtype, Gemma};
+use gemma_burn::weights::{LoadOptions, load};
+use gemma_burn::{Device, Dtype, device};
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs};
+use super::args::{LoadBar, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Folder with reference.json and reference.safetensors
-    #[arg(long, value_name = "DIR", required_unless_present = "founding")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["founding", "against"])]
     reference: Option<PathBuf>,
+    /// Compare with the plain path in f32 on this device instead of a dump
+    #[arg(long, value_name = "NAME", conflicts_with = "reference")]
+    against: Option<String>,
+    /// Length of the prompt and of the continuation, with --against
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
     /// Check what is known of google/gemma-4-E2B instead of a dump
-    #[arg(long, conflicts_with = "reference")]
+    #[arg(long, conflicts_with_all = ["reference", "against"])]
     founding: bool,
-    /// plain: the Burn modules; fused: the decode kernels
-    #[arg(long, value_enum, default_value_t = Path::Plain)]
-    path: Path,
-    /// Format of the fused path's keys and values
-    #[arg(long, default_value_t = Dtype::Bf16)]
-    kv_dtype: Dtype,
+    #[command(flatten)]
+    path: PathArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Path {
-    Plain,
-    Fused,
-}
-
 /// Longest prompt with its greedy tokens that a dump may hold on the fused path.
+#[cfg(feature = "cube")]
 const FUSED_CONTEXT: usize = 4096;
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -53,36 +53,44 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.founding {
         return founding(args, dir, &device, dtype);
     }
-    let reference = Reference::open(args.reference.as_ref().context("--reference is missing")?)?;
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let storage = if args.path == Path::Fused { Storage::AsFile } else { Storage::Computable };
-    let options = LoadOptions { dtype: Some(dtype), storage, progress: Some(&progress), ..Default::default() };
+    let path = args.path.path(&device)?;
+    let options = LoadOptions {
+        dtype: Some(dtype),
+        storage: path.storage(),
+        per_layer: args.path.placement(),
+        progress: Some(&progress),
+    };
     let loaded = load(dir, &device, &options);
     bar.clear();
     let (model, _) = loaded?;
-    let report = match args.path {
-        Path::Plain => compare(&mut Plain::new(&model, &device), &reference, &Tolerance::plain(dtype))?,
-        Path::Fused => {
+    let report = match path {
+        Path::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype))?,
+        #[cfg(feature = "cube")]
+        Path::Fused { kv } => {
             let context = FUSED_CONTEXT.min(model.config().max_positions);
-            compare(&mut fused(&model, context, args.kv_dtype)?, &reference, &Tolerance::fused(args.kv_dtype))?
+            let mut step = FusedStep::new(&model, &FusedOptions { context, kv, graph: true })?;
+            verdict(args, &mut step, &Tolerance::fused(kv))?
         }
     };
-    show(args, &report, dtype)?;
+    show(args, &report, path, dtype)?;
     Ok(if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-#[cfg(feature = "cube")]
-fn fused(model: &Gemma, context: usize, kv: Dtype) -> anyhow::Result<FusedStep> {
-    Ok(FusedStep::new(model, &FusedOptions { context, kv, graph: true })?)
+fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance) -> anyhow::Result<Report> {
+    let Some(name) = &args.against else {
+        let reference = Reference::open(args.reference.as_ref().context("--reference is missing")?)?;
+        return Ok(compare(subject, &reference, tolerance)?);
+    };
+    let truth = device(name)?;
+    let options = LoadOptions { dtype: Some(Dtype::F32), ..LoadOptions::default() };
+    let (model, _) = load(args.model.dir()?, &truth, &options)?;
+    let ids = prompt(model.config(), args.tokens);
+    Ok(run_against(subject, &mut Plain::new(&model, &truth), &ids, args.tokens, tolerance)?)
 }
 
-#[cfg(not(feature = "cube"))]
-fn fused(_: &Gemma, _: usize, _: Dtype) -> anyhow::Result<Plain<'static>> {
-    anyhow::bail!("this build has no fused path; build with --features cuda, rocm, metal, vulkan or wgpu")
-}
-
-fn show(args: &Args, report: &Report, dtype: Dtype) -> anyhow::Result<()> {
+fn show(args: &Args, report: &Report, path: Path, dtype: Dtype) -> anyhow::Result<()> {
     if !args.json {
         print!("{}", table(report));
         return Ok(());
@@ -92,10 +100,9 @@ fn show(args: &Args, report: &Report, dtype: Dtype) -> anyhow::Result<()> {
     fields.insert("model".into(), json!(args.model.dir()?));
     fields.insert("device".into(), json!(args.model.device.device));
     fields.insert("dtype".into(), json!(dtype.to_string()));
-    let path = args.path.to_possible_value().context("every path has a name")?;
-    fields.insert("path".into(), json!(path.get_name()));
-    let kv = (args.path == Path::Fused).then(|| args.kv_dtype.to_string());
-    fields.insert("kv_dtype".into(), json!(kv));
+    let fused = path != Path::Plain;
+    fields.insert("path".into(), json!(if fused { "fused" } else { "plain" }));
+    fields.insert("kv_dtype".into(), json!(fused.then(|| args.path.kv_dtype.to_string())));
     println!("{object}");
     Ok(())
 }

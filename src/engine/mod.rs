@@ -52,7 +52,8 @@ impl Path {
         Self::Plain
     }
 
-    fn storage(self) -> Storage {
+    /// How the path needs weights to be held.
+    pub fn storage(self) -> Storage {
         match self {
             Self::Plain => Storage::Computable,
             #[cfg(feature = "cube")]

@@ -1,5 +1,6 @@
 //! Agreement with reference logits: every tensor of a dump, then greedy decoding with the cache.
 
+mod against;
 mod compare;
 mod founding;
 #[cfg(feature = "cube")]
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{DType, Tensor};
 use serde::Serialize;
 
+pub use against::run_against;
 pub use compare::{Difference, agreement, argmax, difference, kl_divergence, margin, mean_kl};
 pub use founding::{FoundingCheck, check_founding};
 pub use reference::{Prompt, Reference};

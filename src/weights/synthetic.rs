@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 
 use super::{PerLayerPlacement, Storage};
 use crate::config::GemmaConfig;
-use crate::device::{Dtype, storage_dtype};
+use crate::device::{Dtype, has_room, storage_dtype};
 use crate::model::{Gemma, HostRows, PerLayerTable};
 
 /// Rows drawn before a matrix repeats itself: enough that no cache holds them.
@@ -27,8 +27,16 @@ pub fn synthetic(
         Storage::Computable => storage_dtype(device),
     };
     let mut model = config.init(device);
-    if let (Some(inputs), PerLayerPlacement::Host) = (&mut model.per_layer, per_layer) {
-        let width = config.layers.len() * config.per_layer.map_or(0, |spec| spec.dim);
+    let width = config.layers.len() * config.per_layer.map_or(0, |spec| spec.dim);
+    let table = config.per_layer.map_or(0, |spec| spec.vocab_size * width * weights.size());
+    let on_device = match per_layer {
+        PerLayerPlacement::Device => true,
+        PerLayerPlacement::Host => false,
+        PerLayerPlacement::Auto => {
+            has_room(device, table, table + config.matrix_elements_per_token() * weights.size())
+        }
+    };
+    if let (Some(inputs), false) = (&mut model.per_layer, on_device) {
         inputs.embed_tokens_per_layer = PerLayerTable::on_host(Arc::new(RandomRows { width }));
     }
     model.map(&mut Draw { device: device.clone(), weights }).with_dtype(dtype.float())
