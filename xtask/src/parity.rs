@@ -2,13 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::gemma::{self, Gemma, user_path};
-use crate::shell::{commit, date, processor, run as sh};
-use crate::tables::{Keyed, markdown, store};
+use crate::shell::{machine, run as sh};
+use crate::tables::{markdown, store};
+
+mod row;
+
+use row::{HEAD, cells, path};
+pub use row::{Row, table};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -22,6 +26,12 @@ pub struct Args {
     /// Store the rows in xtask/tables/parity.json, for the README
     #[arg(long)]
     write: bool,
+    /// Run nothing: take what `gemma parity --json` printed elsewhere at this commit, one object per line
+    #[arg(long, value_name = "FILE", requires = "machine", conflicts_with_all = ["device", "model"])]
+    report: Option<PathBuf>,
+    /// What computed, for the rows of --report
+    #[arg(long, value_name = "NAME", requires = "report")]
+    machine: Option<String>,
     #[command(flatten)]
     gemma: gemma::Args,
 }
@@ -56,50 +66,8 @@ fn cases(device: &str) -> Vec<Case> {
     ways.iter().map(|&(dtype, path, kv_dtype)| Case { device: device.into(), dtype, path, kv_dtype }).collect()
 }
 
-/// A row of the table, as stored.
-#[derive(Serialize, Deserialize, Clone)]
-pub struct Row {
-    date: String,
-    commit: String,
-    machine: String,
-    model: String,
-    pub device: String,
-    dtype: String,
-    path: String,
-    kv_dtype: Option<String>,
-    /// The largest max|Δ|/max over the compared tensors.
-    worst: f64,
-    logits_max_abs: f64,
-    kl_mean: f64,
-    argmax_agreement: f64,
-    greedy_equal: u64,
-    greedy_total: u64,
-    result: String,
-}
-
-impl Keyed for Row {
-    fn key(&self) -> Vec<String> {
-        vec![self.model.clone(), self.device.clone(), self.path()].into_iter().chain([self.dtype.clone()]).collect()
-    }
-}
-
-impl Row {
-    fn path(&self) -> String {
-        path(&self.path, self.kv_dtype.as_deref())
-    }
-
-    /// When and of what, for a caption.
-    pub fn stamp(&self) -> String {
-        format!("{}, commit {}, {}", self.date, self.commit, self.machine)
-    }
-}
-
-fn path(path: &str, kv_dtype: Option<&str>) -> String {
-    kv_dtype.map_or(path.to_owned(), |kv| format!("{path}, {kv} cache"))
-}
-
 enum Outcome {
-    Ran(Row),
+    Ran(Box<Row>),
     /// The device or the path does not exist in this build or on this machine.
     NotRun(String),
     /// The program ended without a comparison.
@@ -107,6 +75,9 @@ enum Outcome {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if let (Some(file), Some(machine)) = (&args.report, &args.machine) {
+        return from_elsewhere(file, machine, args.write);
+    }
     let gemma = Gemma::new(&args.gemma)?;
     let devices = if args.device.is_empty() { default_devices() } else { args.device.clone() };
     if let Some(model) = &args.model {
@@ -140,16 +111,16 @@ fn compare(gemma: &Gemma, models: &[PathBuf], devices: &[String], required: &[St
         for model in models {
             let name = model.file_name().unwrap_or_default().to_string_lossy();
             let what = format!("{name} on {}, {}, {}", case.device, case.dtype, path(case.path, case.kv_dtype));
-            match outcome(gemma, model, &name, &case)? {
+            match outcome(gemma, model, &case)? {
                 Outcome::Ran(row) => {
                     if row.result != "pass" {
                         wrong.push(format!("{what}: {}", row.result));
                     }
                     lines.push(cells(&row));
-                    stored.push(row);
+                    stored.push(*row);
                 }
                 Outcome::NotRun(why) => {
-                    if required.contains(&case.device) && case.path == "plain" {
+                    if required.contains(&case.device) {
                         wrong.push(format!("{what}: not run: {why}"));
                     }
                     lines.push(empty(&name, &case, format!("not run: {why}")));
@@ -171,55 +142,13 @@ fn compare(gemma: &Gemma, models: &[PathBuf], devices: &[String], required: &[St
     Ok(())
 }
 
-const HEAD: [&str; 10] = [
-    "model",
-    "device",
-    "dtype",
-    "path",
-    "worst tensor max\\|Δ\\|/max",
-    "logits max\\|Δ\\|",
-    "KL mean",
-    "argmax equal",
-    "greedy equal",
-    "result",
-];
-
-fn cells(row: &Row) -> [String; 10] {
-    [
-        row.model.clone(),
-        row.device.clone(),
-        row.dtype.clone(),
-        row.path(),
-        format!("{:.1e}", row.worst),
-        format!("{:.1e}", row.logits_max_abs),
-        format!("{:.1e}", row.kl_mean),
-        format!("{:.1} %", 100.0 * row.argmax_agreement),
-        format!("{}/{}", row.greedy_equal, row.greedy_total),
-        row.result.clone(),
-    ]
-}
-
 fn empty(model: &str, case: &Case, result: String) -> [String; 10] {
     let [a, b, c, d, e] = [(); 5].map(|()| "–".to_owned());
     let path = path(case.path, case.kv_dtype);
     [model.into(), case.device.clone(), case.dtype.into(), path, a, b, c, d, e, result]
 }
 
-/// The stored rows as a table, with a line for each device that nobody ran.
-pub fn table(rows: &[Row]) -> String {
-    let mut lines: Vec<_> = rows.iter().map(cells).collect();
-    for device in ["cpu", "ndarray", "vulkan", "cuda", "rocm", "metal", "wgpu"] {
-        if rows.iter().all(|row| row.device.split(':').next() != Some(device)) {
-            let mut line = [(); 10].map(|()| "–".to_owned());
-            line[1] = device.into();
-            line[9] = "not yet run".into();
-            lines.push(line);
-        }
-    }
-    markdown(HEAD, &lines)
-}
-
-fn outcome(gemma: &Gemma, model: &Path, name: &str, case: &Case) -> Result<Outcome> {
+fn outcome(gemma: &Gemma, model: &Path, case: &Case) -> Result<Outcome> {
     let (dir, reference) = (model.to_string_lossy(), model.join("reference"));
     let reference = reference.to_string_lossy();
     let mut args = vec!["parity", "--model", &*dir, "--reference", &*reference, "--json"];
@@ -235,30 +164,7 @@ fn outcome(gemma: &Gemma, model: &Path, name: &str, case: &Case) -> Result<Outco
     if out.status.success() != (report["pass"] == true) {
         return Ok(Outcome::Failed(format!("{} but it reports pass = {}", out.status, report["pass"])));
     }
-    let summary = &report["summary"];
-    let number = |key: &str| summary[key].as_f64().unwrap_or(f64::NAN);
-    let result = match report["first_divergent"].as_str() {
-        _ if report["pass"] == true => "pass".to_owned(),
-        Some(tensor) => format!("FAIL at {tensor}"),
-        None => "FAIL".to_owned(),
-    };
-    Ok(Outcome::Ran(Row {
-        date: date()?,
-        commit: commit()?,
-        machine: processor(),
-        model: name.into(),
-        device: case.device.clone(),
-        dtype: case.dtype.into(),
-        path: case.path.into(),
-        kv_dtype: case.kv_dtype.map(String::from),
-        worst: number("max_rel"),
-        logits_max_abs: number("logits_max_abs"),
-        kl_mean: number("kl_mean"),
-        argmax_agreement: number("argmax_agreement"),
-        greedy_equal: summary["greedy_equal"].as_u64().unwrap_or(0),
-        greedy_total: summary["greedy_total"].as_u64().unwrap_or(0),
-        result,
-    }))
+    Ok(Outcome::Ran(Box::new(Row::new(&report, &machine(&case.device))?)))
 }
 
 /// A missing device or path is no failure of the model; anything else is.
@@ -276,6 +182,17 @@ fn last_line(text: &str) -> &str {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message")
 }
 
+fn from_elsewhere(file: &Path, machine: &str, write: bool) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let reports = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+    let rows: Vec<Row> = reports.map(|report| Row::new(&report?, machine)).collect::<Result<_>>()?;
+    print!("{}", markdown(HEAD, &rows.iter().map(cells).collect::<Vec<_>>()));
+    if write {
+        store(TABLE, rows)?;
+    }
+    Ok(())
+}
+
 fn founding(gemma: &Gemma, model: &Path, devices: &[String]) -> Result<()> {
     let model = model.to_string_lossy();
     let mut args = vec!["parity", "--founding", "--model", &*model];
@@ -287,7 +204,7 @@ fn founding(gemma: &Gemma, model: &Path, devices: &[String]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, table, without_report};
+    use super::{Outcome, without_report};
 
     #[test]
     fn missing_device_is_not_run_and_anything_else_fails() {
@@ -297,10 +214,5 @@ mod tests {
         assert!(!not_run("gemma: tests/fixtures/x: no config.json", Some(1)));
         assert!(!not_run("gemma: device `cuda`: fell over", Some(101)));
         assert!(!not_run("thread 'main' panicked", None));
-    }
-
-    #[test]
-    fn table_names_the_devices_that_nobody_ran() {
-        assert_eq!(table(&[]).matches("not yet run").count(), 7);
     }
 }

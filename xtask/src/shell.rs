@@ -67,8 +67,12 @@ pub fn date() -> Result<String> {
     output(command("date", &["-u", "+%F"]))
 }
 
-/// The processor's name and number of threads.
-pub fn processor() -> String {
+/// What computes: the graphics card of a CUDA device, else the processor.
+pub fn machine(device: &str) -> String {
+    if device.starts_with("cuda") {
+        let names = output(command("nvidia-smi", &["--query-gpu=name", "--format=csv,noheader"])).unwrap_or_default();
+        return names.lines().next().unwrap_or("unknown NVIDIA GPU").to_owned();
+    }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let name = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;
