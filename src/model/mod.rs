@@ -137,7 +137,7 @@ impl Gemma {
     pub fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
         let logits = match &self.lm_head {
             Some(head) => head.forward(hidden),
-            None => crate::ops::linear::linear(hidden, self.embed_tokens.weight.val()),
+            None => crate::ops::linear(hidden, self.embed_tokens.weight.val()),
         };
         match self.config.softcap {
             Some(cap) => mlp::tanh(logits / cap) * cap,

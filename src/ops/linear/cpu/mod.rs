@@ -2,6 +2,7 @@
 //!
 //! No tensor in here: slices and pointers, so that each instruction set can be tested and measured by itself.
 
+mod direct;
 mod product;
 mod simd;
 mod tile;

@@ -11,7 +11,6 @@ impl Simd for Neon {
     type Square = [float32x4_t; 4];
     const LANES: usize = 4;
     const ROWS: usize = 8;
-    const ROWS_BESIDE_SQUARE: usize = 4;
 
     #[inline(always)]
     unsafe fn zero() -> float32x4_t {

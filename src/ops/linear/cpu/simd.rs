@@ -12,8 +12,6 @@ pub(super) trait Simd: Copy + 'static {
     const LANES: usize;
     /// Rows of x whose sums over two vectors of columns fit in the registers.
     const ROWS: usize;
-    /// The same beside a `Square`.
-    const ROWS_BESIDE_SQUARE: usize;
 
     unsafe fn zero() -> Self::V;
     unsafe fn splat(p: *const f32) -> Self::V;
@@ -39,7 +37,6 @@ impl Simd for Portable {
     type Square = [[f32; 8]; 8];
     const LANES: usize = 8;
     const ROWS: usize = 2;
-    const ROWS_BESIDE_SQUARE: usize = 0;
 
     #[inline(always)]
     unsafe fn zero() -> [f32; 8] {

@@ -11,7 +11,6 @@ impl Simd for Avx2 {
     type Square = [__m256; 8];
     const LANES: usize = 8;
     const ROWS: usize = 6;
-    const ROWS_BESIDE_SQUARE: usize = 2;
 
     #[inline(always)]
     unsafe fn zero() -> __m256 {
@@ -75,7 +74,6 @@ impl Simd for Avx512 {
     type Square = [__m512; 16];
     const LANES: usize = 16;
     const ROWS: usize = 8;
-    const ROWS_BESIDE_SQUARE: usize = 4;
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {
