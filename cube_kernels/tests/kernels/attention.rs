@@ -1,8 +1,8 @@
 //! Decode attention against its reference, on every device of this build.
 
 use cube_kernels::attention::{
-    Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, ReferenceCache, ReferenceToken, RopeTable,
-    Tuning, append_reference, attention_reference,
+    Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, ReferenceCache, ReferenceToken, RopeTable, Tuning,
+    append_reference, attention_reference,
 };
 use cube_kernels::{Buffer, Caps, state};
 use cubecl::client::Client;
@@ -126,13 +126,14 @@ impl Rig {
         let d = spec.head_dim;
         let [q_at, k_at, v_at] = self.places;
         let own = spec.kv_heads * d;
+        let (norms, inv_freq) = (self.norms_host.clone(), self.inv_freq.clone());
         let token = ReferenceToken {
             q: &qkv[q_at..q_at + spec.heads * d],
             k: &qkv[k_at..k_at + own],
             v: &qkv[v_at..v_at + own],
-            q_norm: &self.norms_host[0],
-            k_norm: &self.norms_host[1],
-            inv_freq: &self.inv_freq,
+            q_norm: &norms[0],
+            k_norm: &norms[1],
+            inv_freq: &inv_freq,
             position,
             eps: EPS,
         };
@@ -166,8 +167,7 @@ impl Rig {
 
     fn read_row(&self, cache: &Buffer<u32>, row: usize, rows: usize) -> Vec<f32> {
         let bytes = cache.len() / rows * 4;
-        let handle =
-            cache.handle().clone().offset_start((row * bytes) as u64).offset_end(((rows - row - 1) * bytes) as u64);
+        let handle = cache.handle().clone().offset_start((row * bytes) as u64).offset_end(((rows - row - 1) * bytes) as u64);
         let raw = self.client.read_one(handle).unwrap();
         match self.layer.spec().kv {
             KvType::F32 => raw.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect(),
@@ -263,9 +263,7 @@ fn small_rings_match_reference_over_many_wraps() {
 
 #[test]
 fn every_group_size_matches_reference() {
-    for (heads, kv_heads) in
-        [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 2), (16, 8), (16, 1), (12, 1)]
-    {
+    for (heads, kv_heads) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 2), (16, 8), (16, 1), (12, 1)] {
         for kv in [KvType::Bf16, KvType::F32] {
             sweep(spec(heads, kv_heads, 64, 50, kv), 60);
         }
@@ -331,6 +329,9 @@ fn every_tuning_matches_reference() {
                         tunings.push(Tuning { group, lanes, value_dims, tile, min_keys, splits: 5, ..base });
                     }
                 }
+            }
+            for (group, splits) in [(1, 5), (2, 9), (4, 17)] {
+                tunings.push(Tuning { last_cube_merges: true, group, splits, min_keys: 8, ..base });
             }
             tunings.push(Tuning { units: 128, ..base });
             tunings.push(Tuning { merge_dims: 256, ..base });
@@ -399,7 +400,7 @@ fn huge_scores_stay_finite() {
 
 #[test]
 fn rope_table_matches_f64_up_to_position_262143() {
-    each_device(|client, caps| {
+    each_device(|client, _| {
         let inv_freq: Vec<f32> =
             (0..128).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / 256.0) as f32).chain([1.0, 0.25, 0.0, 0.0]).collect();
         let table = RopeTable::new(Buffer::from_slice(client, &inv_freq), 128).unwrap();
