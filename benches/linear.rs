@@ -38,7 +38,8 @@ fn benches(c: &mut Criterion) {
     group.finish();
 
     let device = Device::flex();
-    let pool: Vec<u8> = pool.iter().flat_map(|v| half::bf16::from_f32(*v).to_ne_bytes()).cycle().take(POOL_BYTES).collect();
+    let pool: Vec<u8> =
+        pool.iter().flat_map(|v| half::bf16::from_f32(*v).to_ne_bytes()).cycle().take(POOL_BYTES).collect();
     let pool = bytes::Bytes::from(pool);
     for (n, k) in [(12288, 1536), (1536, 12288), (262_144, 1536)] {
         let size = n * k * 2;

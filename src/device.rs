@@ -75,7 +75,10 @@ pub fn device(name: &str) -> Result<Device> {
         return Err(Error::device(name, format!("unknown; known are {known} (with `:N` for the N-th)")));
     };
     let Some(devices) = present(kind) else {
-        let reason = format!("this build lacks the feature `{feature}`; build with `--features {feature}`, or use one of: {}", built().join(", "));
+        let reason = format!(
+            "this build lacks the feature `{feature}`; build with `--features {feature}`, or use one of: {}",
+            built().join(", ")
+        );
         return Err(Error::device(name, reason));
     };
     let count = devices.len();
@@ -99,17 +102,15 @@ pub fn best_device() -> Result<(&'static str, Device)> {
             let device = present(kind)?.into_iter().find(|device| !is_software(device))?;
             Some((*kind, device))
         })
-        .ok_or_else(|| Error::device("default", "this machine has none of the devices in this build; build with `flex`"))
+        .ok_or_else(|| {
+            Error::device("default", "this machine has none of the devices in this build; build with `flex`")
+        })
 }
 
 /// Names of the device kinds in this build, best first.
 pub fn built() -> Vec<&'static str> {
     KINDS.iter().map(|(kind, _)| *kind).filter(|kind| filter(kind).is_some()).collect()
 }
-
-/// Part of a device's memory that weights may take: the rest is for keys, values and the driver.
-#[cfg(feature = "cube")]
-const USABLE_SHARE: f64 = 0.8;
 
 /// The format that the plain path computes in on `device`, unless the caller chooses.
 pub fn default_dtype(device: &Device) -> Dtype {
@@ -132,7 +133,11 @@ pub(crate) fn is_host_memory(#[allow(unused)] device: &Device) -> bool {
 
 /// Whether `device` has room for one buffer of `bytes` when everything together takes `all` bytes. A device that does not
 /// tell its memory has none.
-pub(crate) fn has_room(#[allow(unused)] device: &Device, #[allow(unused)] bytes: usize, #[allow(unused)] all: usize) -> bool {
+pub(crate) fn has_room(
+    #[allow(unused)] device: &Device,
+    #[allow(unused)] bytes: usize,
+    #[allow(unused)] all: usize,
+) -> bool {
     #[cfg(feature = "cube")]
     if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
         let client = cube.client();

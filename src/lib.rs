@@ -28,7 +28,10 @@
 //! * [`cache`] holds the keys and values of one conversation, as an argument to `forward`.
 //! * [`ops`] are the operations for which Burn's own do not serve: products with bf16 weights on the CPU, attention in
 //!   chunks.
-#![cfg_attr(feature = "cube", doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph.")]
+#![cfg_attr(
+    feature = "cube",
+    doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
+)]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
 //! * [`parity`] compares any of it with reference logits, [`bench`] measures it.
 //!
@@ -51,7 +54,9 @@
 //! ```
 
 #[cfg(not(any(feature = "flex", feature = "ndarray", feature = "cube")))]
-compile_error!("gemma-burn needs at least one backend: flex (the default), ndarray, cuda, rocm, metal, vulkan, wgpu or cpu");
+compile_error!(
+    "gemma-burn needs at least one backend: flex (the default), ndarray, cuda, rocm, metal, vulkan, wgpu or cpu"
+);
 
 pub mod bench;
 pub mod cache;

@@ -1,7 +1,7 @@
 //! What a kernel may assume about the device it is compiled for.
 
 use cubecl::client::Client;
-use cubecl::features::Plane;
+use cubecl::ir::features::Plane;
 
 /// Lanes that work together where a device has no plane operations (or no single plane size).
 const LANES_WITHOUT_PLANES: u32 = 16;
@@ -34,7 +34,8 @@ impl Caps {
         let plane_ops = properties.features.plane.contains(Plane::Ops)
             && hardware.plane_size_min == hardware.plane_size_max
             && hardware.plane_size_max > 1;
-        let lanes = if plane_ops { hardware.plane_size_max } else { power_of_two_at_most(max_units.min(LANES_WITHOUT_PLANES)) };
+        let lanes =
+            if plane_ops { hardware.plane_size_max } else { power_of_two_at_most(max_units.min(LANES_WITHOUT_PLANES)) };
         Self {
             lanes,
             plane_ops,

@@ -156,5 +156,10 @@ pub fn cube_sum(
         sums[UNIT_POS_Y as usize] = sum;
     }
     sync_cube();
-    add_up(sums, 0usize, planes)
+    let mut total = sums[0];
+    #[unroll]
+    for p in 1..comptime!(planes as usize) {
+        total += sums[p];
+    }
+    total
 }

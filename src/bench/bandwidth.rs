@@ -21,7 +21,7 @@ pub fn read_bandwidth(device: &Device) -> Option<f64> {
         use cubecl::throughput::{MemoryAccess, ThroughputKey, ThroughputMode};
         let key = ThroughputKey { mode: ThroughputMode::memory(MemoryAccess::Read) };
         let value = device.performance_stats(&[key]).pop()?.value.ok()?;
-        Some(value.bytes_per_second() / 1e9)
+        Some(value.bytes_per_s(&key) / 1e9)
     }
     #[cfg(not(feature = "cube"))]
     None
@@ -31,7 +31,8 @@ fn host_bandwidth() -> f64 {
     let buffer = vec![1u64; BUFFER_BYTES / size_of::<u64>()];
     let read = || {
         let started = Instant::now();
-        let sum: u64 = buffer.par_chunks(1 << 17).map(|chunk| chunk.iter().fold(0, |a, b| a ^ b)).reduce(|| 0, |a, b| a ^ b);
+        let sum: u64 =
+            buffer.par_chunks(1 << 17).map(|chunk| chunk.iter().fold(0, |a, b| a ^ b)).reduce(|| 0, |a, b| a ^ b);
         std::hint::black_box(sum);
         started.elapsed().as_secs_f64()
     };

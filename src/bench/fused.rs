@@ -73,8 +73,12 @@ fn kernels(fused: &mut FusedStep) -> Result<Vec<KernelRow>> {
     let rows = fused.time_kernels()?;
     Ok(rows
         .into_iter()
-        .map(|(kernel, launches, us, weight_bytes)| {
-            KernelRow { kernel, launches, us, weight_bytes, gb_per_second: weight_bytes as f64 / us / 1e3 }
+        .map(|(kernel, launches, us, weight_bytes)| KernelRow {
+            kernel,
+            launches,
+            us,
+            weight_bytes,
+            gb_per_second: weight_bytes as f64 / us / 1e3,
         })
         .collect())
 }

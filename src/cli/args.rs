@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use gemma_burn::engine::Path;
+use gemma_burn::engine::ComputePath;
 use gemma_burn::weights::PerLayerPlacement;
 use gemma_burn::{Device, Dtype, best_device, default_dtype, device};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -62,19 +62,19 @@ pub enum PlePlace {
 
 impl PathArgs {
     /// The path on `device`.
-    pub fn path(&self, device: &Device) -> anyhow::Result<Path> {
+    pub fn path(&self, device: &Device) -> anyhow::Result<ComputePath> {
         match self.path {
-            Some(PathName::Plain) => Ok(Path::Plain),
+            Some(PathName::Plain) => Ok(ComputePath::Plain),
             #[cfg(feature = "cube")]
-            Some(PathName::Fused) => Ok(Path::Fused { kv: self.kv_dtype }),
+            Some(PathName::Fused) => Ok(ComputePath::Fused { kv: self.kv_dtype }),
             #[cfg(not(feature = "cube"))]
             Some(PathName::Fused) => {
                 bail!("this build has no fused path; build with --features cuda, rocm, metal, vulkan or wgpu")
             }
-            None => Ok(match Path::best(device) {
-                Path::Plain => Path::Plain,
+            None => Ok(match ComputePath::best(device) {
+                ComputePath::Plain => ComputePath::Plain,
                 #[cfg(feature = "cube")]
-                Path::Fused { .. } => Path::Fused { kv: self.kv_dtype },
+                ComputePath::Fused { .. } => ComputePath::Fused { kv: self.kv_dtype },
             }),
         }
     }

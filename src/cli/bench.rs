@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use gemma_burn::bench::{BenchOptions, BenchReport, bench_plain};
 use gemma_burn::config::GemmaConfig;
-use gemma_burn::engine::Path;
+use gemma_burn::engine::ComputePath;
 use gemma_burn::weights::{LoadOptions, load, synthetic};
 use gemma_burn::{Device, Dtype, Gemma};
 use serde_json::json;
@@ -50,15 +50,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options =
         BenchOptions { prompt_tokens: args.prompt_tokens, gen_tokens: args.gen_tokens, kernels: args.kernels };
     let report = match path {
-        Path::Plain => bench_plain(&model, &device, &options)?,
+        ComputePath::Plain => bench_plain(&model, &device, &options)?,
         #[cfg(feature = "cube")]
-        Path::Fused { kv } => gemma_burn::bench::bench_fused(&model, &device, kv, &options)?,
+        ComputePath::Fused { kv } => gemma_burn::bench::bench_fused(&model, &device, kv, &options)?,
     };
     if args.json {
         let mut object = serde_json::to_value(&report)?;
         object["device"] = json!(args.model.device.device);
         object["dtype"] = json!(dtype.to_string());
-        object["model"] = json!(args.synthetic.clone().or(args.model.model.as_ref().map(|dir| dir.display().to_string())));
+        object["model"] =
+            json!(args.synthetic.clone().or(args.model.model.as_ref().map(|dir| dir.display().to_string())));
         println!("{object}");
     } else {
         print(&report);
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn prepare(args: &Args, path: Path, device: &Device, dtype: Dtype) -> anyhow::Result<Gemma> {
+fn prepare(args: &Args, path: ComputePath, device: &Device, dtype: Dtype) -> anyhow::Result<Gemma> {
     let (storage, per_layer) = (path.storage(), args.path.placement());
     if let Some(shape) = &args.synthetic {
         return Ok(synthetic(&GemmaConfig::preset(shape)?, device, dtype, storage, per_layer));
@@ -80,7 +81,10 @@ fn prepare(args: &Args, path: Path, device: &Device, dtype: Dtype) -> anyhow::Re
 }
 
 fn print(r: &BenchReport) {
-    println!("prefill  {:>6} tokens  {:>10.2} ms  {:>10.1} tok/s", r.prompt_tokens, r.prefill_ms, r.prefill_tokens_per_second);
+    println!(
+        "prefill  {:>6} tokens  {:>10.2} ms  {:>10.1} tok/s",
+        r.prompt_tokens, r.prefill_ms, r.prefill_tokens_per_second
+    );
     let (ms, rate) = (r.decode_ms_per_token, r.decode_tokens_per_second);
     println!("decode   {:>6} tokens  {ms:>10.3} ms/token  {rate:>6.1} tok/s", r.gen_tokens);
     let (bytes, speed) = (r.bytes_per_token as f64 / 1e9, r.decode_gb_per_second);

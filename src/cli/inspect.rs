@@ -59,7 +59,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let attention = text("attention");
         println!(
             "{:>5}  {attention:<13}  {:<13}  {:>5}  {:>2}  {:>3}  {:>5}  {:>12}  {:>12}",
-            l["layer"], text("keys_values"), l["heads"], l["kv_heads"], l["head_dim"], l["ffn"], l["parameters"], l["bytes"]
+            l["layer"],
+            text("keys_values"),
+            l["heads"],
+            l["kv_heads"],
+            l["head_dim"],
+            l["ffn"],
+            l["parameters"],
+            l["bytes"]
         );
     }
     for (key, value) in summary.as_object().into_iter().flatten() {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use gemma_burn::bench::prompt;
 use gemma_burn::config::GemmaConfig;
-use gemma_burn::engine::Path;
+use gemma_burn::engine::ComputePath;
 #[cfg(feature = "cube")]
 use gemma_burn::fused::{FusedOptions, FusedStep};
 use gemma_burn::parity::{
@@ -66,9 +66,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     bar.clear();
     let (model, _) = loaded?;
     let report = match path {
-        Path::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype))?,
+        ComputePath::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype))?,
         #[cfg(feature = "cube")]
-        Path::Fused { kv } => {
+        ComputePath::Fused { kv } => {
             let context = FUSED_CONTEXT.min(model.config().max_positions);
             let mut step = FusedStep::new(&model, &FusedOptions { context, kv, end_ids: vec![], graph: true })?;
             verdict(args, &mut step, &Tolerance::fused(kv))?
@@ -90,7 +90,7 @@ fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance) -> any
     Ok(run_against(subject, &mut Plain::new(&model, &truth), &ids, args.tokens, tolerance)?)
 }
 
-fn show(args: &Args, report: &Report, path: Path, dtype: Dtype) -> anyhow::Result<()> {
+fn show(args: &Args, report: &Report, path: ComputePath, dtype: Dtype) -> anyhow::Result<()> {
     if !args.json {
         print!("{}", table(report));
         return Ok(());
@@ -100,7 +100,7 @@ fn show(args: &Args, report: &Report, path: Path, dtype: Dtype) -> anyhow::Resul
     fields.insert("model".into(), json!(args.model.dir()?));
     fields.insert("device".into(), json!(args.model.device.device));
     fields.insert("dtype".into(), json!(dtype.to_string()));
-    let fused = path != Path::Plain;
+    let fused = path != ComputePath::Plain;
     fields.insert("path".into(), json!(if fused { "fused" } else { "plain" }));
     fields.insert("kv_dtype".into(), json!(fused.then(|| args.path.kv_dtype.to_string())));
     println!("{object}");

@@ -148,10 +148,8 @@ impl GemmaConfig {
             softcap: c.final_logit_softcapping,
             tie_word_embeddings: c.tie_word_embeddings.or(outer.tie_word_embeddings).unwrap_or(true),
             max_positions: c.max_position_embeddings.unwrap_or(default_positions),
-            per_layer: per_layer_dim.map(|dim| PerLayerSpec {
-                vocab_size: c.vocab_size_per_layer_input.unwrap_or(c.vocab_size),
-                dim,
-            }),
+            per_layer: per_layer_dim
+                .map(|dim| PerLayerSpec { vocab_size: c.vocab_size_per_layer_input.unwrap_or(c.vocab_size), dim }),
             pad_token_id: c.pad_token_id.unwrap_or(0),
             placeholder_ids: placeholders.into_iter().flatten().collect(),
             eos_token_ids: eos.unwrap_or_default(),
@@ -161,7 +159,8 @@ impl GemmaConfig {
 
 fn refuse_unsupported(c: &TextConfig, file: &Path) -> Result<()> {
     if c.enable_moe_block {
-        let expected = "false: mixture-of-experts models (26B-A4B) do not run here yet; use a dense one (E2B, E4B, 12B, 31B)";
+        let expected =
+            "false: mixture-of-experts models (26B-A4B) do not run here yet; use a dense one (E2B, E4B, 12B, 31B)";
         return Err(Error::config(file, "enable_moe_block", true, expected));
     }
     if c.attention_bias {

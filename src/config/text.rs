@@ -99,10 +99,7 @@ impl Default for RopeParameters {
             partial_rotary_factor,
             factor: None,
         };
-        Self {
-            full_attention: entry("proportional", 1e6, Some(0.25)),
-            sliding_attention: entry("default", 1e4, None),
-        }
+        Self { full_attention: entry("proportional", 1e6, Some(0.25)), sliding_attention: entry("default", 1e4, None) }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use burn::tensor::Device;
 
-use super::{Engine, Path};
 use super::plain::{PREFILL_CHUNK, prefill, step};
+use super::{ComputePath, Engine};
 use crate::Result;
 use crate::cache::KvCache;
 #[cfg(feature = "cube")]
@@ -26,9 +26,9 @@ impl Decoder {
     pub(super) fn new(engine: &Engine) -> Result<Self> {
         let model = &engine.model;
         match engine.path {
-            Path::Plain => Ok(Self::Plain(KvCache::new(model.config()))),
+            ComputePath::Plain => Ok(Self::Plain(KvCache::new(model.config()))),
             #[cfg(feature = "cube")]
-            Path::Fused { kv } => {
+            ComputePath::Fused { kv } => {
                 let (context, end_ids) = (engine.context, engine.end_ids.clone());
                 let step = FusedStep::new(model, &FusedOptions { context, kv, end_ids, graph: true })?;
                 Ok(Self::Fused(Box::new(step)))
@@ -68,7 +68,11 @@ impl Decoder {
     }
 
     /// Feeds the newest token and decodes up to `count` tokens greedily, where that needs no host; `None` where it does.
-    pub(super) fn run_ahead(&mut self, #[allow(unused)] id: u32, #[allow(unused)] count: usize) -> Result<Option<Vec<u32>>> {
+    pub(super) fn run_ahead(
+        &mut self,
+        #[allow(unused)] id: u32,
+        #[allow(unused)] count: usize,
+    ) -> Result<Option<Vec<u32>>> {
         match self {
             Self::Plain(_) => Ok(None),
             #[cfg(feature = "cube")]

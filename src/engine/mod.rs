@@ -31,7 +31,7 @@ pub const DEFAULT_CONTEXT: usize = 4096;
 
 /// How tokens are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum ComputePath {
     /// The Burn modules: any device.
     Plain,
     /// Prompts as they are faster, tokens through the decode kernels.
@@ -42,7 +42,7 @@ pub enum Path {
     },
 }
 
-impl Path {
+impl ComputePath {
     /// What suits a device: the kernels wherever CubeCL runs, else the modules.
     pub fn best(#[allow(unused)] device: &Device) -> Self {
         #[cfg(feature = "cube")]
@@ -62,7 +62,7 @@ impl Path {
     }
 }
 
-impl std::fmt::Display for Path {
+impl std::fmt::Display for ComputePath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plain => f.write_str("plain"),
@@ -79,8 +79,8 @@ pub struct EngineOptions<'a> {
     pub dtype: Option<Dtype>,
     /// Longest conversation in tokens; [`DEFAULT_CONTEXT`] where absent.
     pub context: Option<usize>,
-    /// [`Path::best`] where absent.
-    pub path: Option<Path>,
+    /// [`ComputePath::best`] where absent.
+    pub path: Option<ComputePath>,
     pub per_layer: PerLayerPlacement,
     /// Called with bytes done and bytes in all.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
@@ -95,7 +95,7 @@ pub struct Engine {
     sampling: Sampling,
     suppress: Vec<u32>,
     context: usize,
-    path: Path,
+    path: ComputePath,
     report: LoadReport,
 }
 
@@ -118,7 +118,7 @@ impl Engine {
         let context = checked_context(options.context, config.max_positions)?;
         let tokenizer = Tokenizer::from_dir(dir, config.vocab_size)?;
         let generation = GenerationConfig::from_dir(dir)?;
-        let path = options.path.unwrap_or_else(|| Path::best(device));
+        let path = options.path.unwrap_or_else(|| ComputePath::best(device));
         let load = LoadOptions {
             dtype: options.dtype,
             per_layer: options.per_layer,
@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// How tokens are computed.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> ComputePath {
         self.path
     }
 

@@ -68,8 +68,7 @@ impl FusedStep {
         let attention = state::attention(config, options.context, options.kv, &caps)?;
         let rope = rope_table(config, &client)?;
         let buffers = Buffers::new(config, &attention, &rope, &options.end_ids, &client, &caps);
-        let planner =
-            Planner { model, buffers: &buffers, attention: &attention, rope, client: client.clone(), caps };
+        let planner = Planner { model, buffers: &buffers, attention: &attention, rope, client: client.clone(), caps };
         let plan = planner.plan()?;
         let table = model.per_layer.as_ref().map(|inputs| &inputs.embed_tokens_per_layer);
         let mut step = Self {
@@ -250,7 +249,10 @@ impl FusedStep {
     fn feed(&mut self, id: u32) -> Result<()> {
         self.ensure_room(1)?;
         if id as usize >= self.vocab_size {
-            return Err(Error::Request(format!("token id {id} is out of range: the model knows 0 to {}", self.vocab_size - 1)));
+            return Err(Error::Request(format!(
+                "token id {id} is out of range: the model knows 0 to {}",
+                self.vocab_size - 1
+            )));
         }
         self.write_state(id)
     }
@@ -271,7 +273,9 @@ impl FusedStep {
     fn ensure_room(&self, tokens: usize) -> Result<()> {
         if self.position + tokens > self.context {
             let (position, context) = (self.position, self.context);
-            return Err(Error::Request(format!("{tokens} more tokens after {position} do not fit the context of {context}")));
+            return Err(Error::Request(format!(
+                "{tokens} more tokens after {position} do not fit the context of {context}"
+            )));
         }
         Ok(())
     }

@@ -95,7 +95,11 @@ impl Planner<'_> {
         }
         let (client, rope) = (self.client.clone(), self.rope.clone());
         let (state, out) = (b.state.clone(), b.rope.clone());
-        launches.push(Launch { label: "rope", weight_bytes: 0, run: Box::new(move || rope.launch(&client, &state, &out)) });
+        launches.push(Launch {
+            label: "rope",
+            weight_bytes: 0,
+            run: Box::new(move || rope.launch(&client, &state, &out)),
+        });
         Ok(launches)
     }
 
@@ -139,7 +143,13 @@ impl Planner<'_> {
         Ok(())
     }
 
-    fn after_attention(&self, i: usize, layer: &DecoderLayer, stream: &mut Stream, launches: &mut Vec<Launch>) -> Result<()> {
+    fn after_attention(
+        &self,
+        i: usize,
+        layer: &DecoderLayer,
+        stream: &mut Stream,
+        launches: &mut Vec<Launch>,
+    ) -> Result<()> {
         let config = self.model.config();
         let (spec, hidden) = (&config.layers[i], config.hidden_size);
         let b = self.buffers;
@@ -147,7 +157,9 @@ impl Planner<'_> {
         let width = spec.heads * spec.head_dim;
         let x = cut(&b.attended, width)?;
         let y = b.y.clone();
-        launches.push(self.gemv("o", weights, width, move |op| op(Input::Plain { x: &x, scale: 1.0 }, Output::Rows { y: &y })));
+        launches.push(
+            self.gemv("o", weights, width, move |op| op(Input::Plain { x: &x, scale: 1.0 }, Output::Rows { y: &y })),
+        );
         stream.pending = Some(Pending { norm: vector(&layer.post_attention_layernorm.weight)?, scale: None });
 
         let weights = self.weights(&[&layer.mlp.gate_proj.weight, &layer.mlp.up_proj.weight])?;
@@ -158,7 +170,9 @@ impl Planner<'_> {
         launches.push(self.gemv("gate_up", weights, hidden, move |op| op(input.as_input(), Output::GeluMul { y: &y })));
         let weights = self.weights(&[&layer.mlp.down_proj.weight])?;
         let y = b.y.clone();
-        launches.push(self.gemv("down", weights, spec.ffn, move |op| op(Input::Plain { x: &act, scale: 1.0 }, Output::Rows { y: &y })));
+        launches.push(self.gemv("down", weights, spec.ffn, move |op| {
+            op(Input::Plain { x: &act, scale: 1.0 }, Output::Rows { y: &y })
+        }));
         let scalar = vector(&layer.layer_scalar)?;
         let norm = vector(&layer.post_feedforward_layernorm.weight)?;
         stream.pending = Some(Pending { norm, scale: layer.per_layer.is_none().then(|| scalar.clone()) });
@@ -180,7 +194,9 @@ impl Planner<'_> {
         let y = cut(&self.buffers.qkv, weights.iter().map(|(_, rows)| rows).sum())?;
         let input = self.input(stream, Some(vector(&layer.input_layernorm.weight)?));
         let label = if spec.kv.is_shared() { "q" } else { "qkv" };
-        Ok(self.gemv(label, weights, self.model.config().hidden_size, move |op| op(input.as_input(), Output::Rows { y: &y })))
+        Ok(self.gemv(label, weights, self.model.config().hidden_size, move |op| {
+            op(input.as_input(), Output::Rows { y: &y })
+        }))
     }
 
     fn attend(&self, i: usize, layer: &DecoderLayer) -> Result<Launch> {
@@ -192,7 +208,8 @@ impl Planner<'_> {
         let (q_width, kv_width) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
         let v_at = if spec.k_eq_v { q_width } else { q_width + kv_width };
         let first = &config.layers[0];
-        let rope_at = if (spec.rope, spec.head_dim) == (first.rope, first.head_dim) { 0 } else { self.rope.second_at() };
+        let rope_at =
+            if (spec.rope, spec.head_dim) == (first.rope, first.head_dim) { 0 } else { self.rope.second_at() };
         let kv = b.kv[spec.kv.slot()].clone();
         let (client, eps, scratch) = (self.client.clone(), config.rms_norm_eps as f32, b.scratch.clone());
         let (qkv, rope, state) = (b.qkv.clone(), b.rope.clone(), b.state.clone());
@@ -222,7 +239,13 @@ impl Planner<'_> {
         })
     }
 
-    fn per_layer_block(&self, i: usize, block: &PerLayerBlock, stream: &mut Stream, launches: &mut Vec<Launch>) -> Result<()> {
+    fn per_layer_block(
+        &self,
+        i: usize,
+        block: &PerLayerBlock,
+        stream: &mut Stream,
+        launches: &mut Vec<Launch>,
+    ) -> Result<()> {
         let b = self.buffers;
         let hidden = self.model.config().hidden_size;
         let weights = self.weights(&[&block.per_layer_input_gate.weight])?;

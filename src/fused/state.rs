@@ -2,7 +2,7 @@
 
 use burn::tensor::DType;
 use burn_cubecl::kernel::into_contiguous;
-use cube_kernels::attention::{AttentionScratch, AttentionSpec, Attention, KvType, RopeTable};
+use cube_kernels::attention::{Attention, AttentionScratch, AttentionSpec, KvType, RopeTable};
 use cube_kernels::kv_import::{KvImport, kv_import};
 use cube_kernels::{Buffer, Caps, gemv, state};
 use cubecl::client::Client;

@@ -145,13 +145,7 @@ impl Gemma {
         }
     }
 
-    fn hidden_tapped(
-        &self,
-        ids: Tensor<2, Int>,
-        cache: &mut KvCache,
-        output: Output,
-        tap: &mut dyn Tap,
-    ) -> Tensor<3> {
+    fn hidden_tapped(&self, ids: Tensor<2, Int>, cache: &mut KvCache, output: Output, tap: &mut dyn Tap) -> Tensor<3> {
         let tokens = ids.dims()[1];
         let (mut x, mut per_layer, mut step) = self.begin(ids, cache, tap);
         for (i, layer) in self.layers.iter().enumerate() {

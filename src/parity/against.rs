@@ -1,6 +1,8 @@
 //! Two ways to run one model against each other, without a dump.
 
-use super::{Array, PromptResult, Report, Subject, Tolerance, agreement, argmax, compare_one, margin, mean_kl, summarize};
+use super::{
+    Array, PromptResult, Report, Subject, Tolerance, agreement, argmax, compare_one, margin, mean_kl, summarize,
+};
 use crate::{Error, Result};
 
 /// Compares `subject` with `truth` over a prompt, then over `steps` tokens that `truth` prefers, fed to both.
@@ -15,7 +17,7 @@ pub fn run_against(
     tolerance: &Tolerance,
 ) -> Result<Report> {
     let wanted = ["logits".to_owned()];
-    let mut logits = |way: &mut dyn Subject| {
+    let logits = |way: &mut dyn Subject| {
         let shown = way.prompt(ids, &wanted)?.remove(&wanted[0]);
         shown.ok_or_else(|| Error::Request("parity needs a path that shows logits".into()))
     };

@@ -37,7 +37,7 @@ impl Array {
     pub fn from_tensor(x: &Tensor<3>) -> Result<Self> {
         let width = x.dims()[2];
         let data = x.clone().cast(DType::F32).into_data();
-        let values = data.to_vec().map_err(|e| Error::NonFinite(format!("activations could not be read: {e:?}")))?;
+        let values = data.try_to_vec().map_err(|e| Error::NonFinite(format!("activations could not be read: {e:?}")))?;
         Ok(Self { width, values })
     }
 
@@ -112,9 +112,8 @@ pub fn run(subject: &mut dyn Subject, reference: &Reference, tolerance: &Toleran
         prompts.push(result);
         not_shown += hidden;
     }
-    let first_divergent = prompts
-        .iter()
-        .find_map(|p| p.tensors.iter().find(|t| !t.pass).map(|t| format!("{}.{}", p.name, t.name)));
+    let first_divergent =
+        prompts.iter().find_map(|p| p.tensors.iter().find(|t| !t.pass).map(|t| format!("{}.{}", p.name, t.name)));
     let summary = summarize(&prompts);
     Ok(Report { pass: prompts.iter().all(|p| p.pass), first_divergent, not_shown, prompts, summary })
 }
@@ -205,7 +204,8 @@ fn decode(
 fn compare_one(prompt: &str, tensor: &str, got: &Array, want: &Array, tolerance: &Tolerance) -> Result<TensorResult> {
     if got.width != want.width || got.values.len() != want.values.len() {
         let shape = |a: &Array| format!("{} x {}", a.values.len() / a.width.max(1), a.width);
-        let message = format!("{prompt}.{tensor} is {} in the dump, {} here: another model's dump", shape(want), shape(got));
+        let message =
+            format!("{prompt}.{tensor} is {} in the dump, {} here: another model's dump", shape(want), shape(got));
         return Err(Error::Request(message));
     }
     let Difference { max_abs, max_rel, rms } = difference(&got.values, &want.values);

@@ -32,9 +32,7 @@ pub fn synthetic(
     let on_device = match per_layer {
         PerLayerPlacement::Device => true,
         PerLayerPlacement::Host => false,
-        PerLayerPlacement::Auto => {
-            has_room(device, table, table + config.matrix_elements_per_token() * weights.size())
-        }
+        PerLayerPlacement::Auto => has_room(device, table, table + config.matrix_elements_per_token() * weights.size()),
     };
     if let (Some(inputs), false) = (&mut model.per_layer, on_device) {
         inputs.embed_tokens_per_layer = PerLayerTable::on_host(Arc::new(RandomRows { width }));

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use gemma_burn::cache::KvCache;
-use gemma_burn::engine::{EngineOptions, Path};
+use gemma_burn::engine::{ComputePath, EngineOptions};
 use gemma_burn::fused::{FusedOptions, FusedStep};
 use gemma_burn::parity::{Reference, Subject, Tolerance, argmax, run};
 use gemma_burn::sampler::Sampling;
@@ -132,7 +132,10 @@ fn prompts_taken_over_from_the_plain_path_continue_alike() {
                 let tokens = prompt(len + 12, 15);
                 let mut cache = KvCache::new(plain.config());
                 let ids: Vec<i32> = tokens[..len].iter().map(|&id| id as i32).collect();
-                plain.fill(Tensor::<2, Int>::from_data(TensorData::new(ids, [1, len]), (&device, DType::I32)), &mut cache);
+                plain.fill(
+                    Tensor::<2, Int>::from_data(TensorData::new(ids, [1, len]), (&device, DType::I32)),
+                    &mut cache,
+                );
                 let mut imported = step(&model, 64, Dtype::F32, true);
                 imported.import(&cache).expect("it fits");
                 let mut own = step(&model, 64, Dtype::F32, true);
@@ -182,20 +185,23 @@ fn what_does_not_fit_is_refused() {
         fused.prefill(&prompt(16, 19)).expect("just fits");
         assert!(fused.run_ahead(1).is_err());
     }
-    let on_cpu = FusedStep::new(&model("tiny-e2b"), &FusedOptions { context: 16, kv: Dtype::F32, end_ids: vec![], graph: true });
+    let on_cpu =
+        FusedStep::new(&model("tiny-e2b"), &FusedOptions { context: 16, kv: Dtype::F32, end_ids: vec![], graph: true });
     assert!(on_cpu.is_err_and(|e| e.to_string().contains("plain path")), "{:?}", cpu());
 }
 
 #[test]
 fn the_engine_writes_the_same_text_on_both_paths() {
-    let text = |device: &Device, path: Path, max_tokens: usize| {
+    let text = |device: &Device, path: ComputePath, max_tokens: usize| {
         let options = EngineOptions { dtype: Some(Dtype::F32), path: Some(path), ..Default::default() };
         let engine = Engine::load_with(fixture("tiny-e2b"), device, &options).expect("the fixture loads");
-        let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, seed: Some(1) };
+        let greedy =
+            Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repeat_penalty: 1.0, seed: Some(1) };
         let mut session = engine.session();
         let mut all = vec![];
         for prompt in ["Hello, world!", " And then?"] {
-            let request = Request { sampling: Some(greedy.clone()), max_tokens: Some(max_tokens), ..Request::from(prompt) };
+            let request =
+                Request { sampling: Some(greedy.clone()), max_tokens: Some(max_tokens), ..Request::from(prompt) };
             let events = session.generate(request).expect("a good request");
             all.extend(events.map(|event| event.expect("an event").id()));
         }
@@ -203,8 +209,8 @@ fn the_engine_writes_the_same_text_on_both_paths() {
     };
     for device in cube_devices() {
         for max_tokens in [1, 15, 40] {
-            let plain = text(&cpu(), Path::Plain, max_tokens);
-            assert_eq!(text(&device, Path::Fused { kv: Dtype::F32 }, max_tokens), plain);
+            let plain = text(&cpu(), ComputePath::Plain, max_tokens);
+            assert_eq!(text(&device, ComputePath::Fused { kv: Dtype::F32 }, max_tokens), plain);
         }
     }
 }

@@ -218,7 +218,11 @@ mod plain_memory {
                         let all = product(isa, &case, 128, stored);
                         for m in MS.into_iter().chain([4, 5, 6, 17, 97]) {
                             let some = product(isa, &case, m, stored);
-                            assert_eq!(bits(&some), bits(&all[..m * n]), "{isa:?} {stored:?} {m} rows, N = {n}, K = {k}");
+                            assert_eq!(
+                                bits(&some),
+                                bits(&all[..m * n]),
+                                "{isa:?} {stored:?} {m} rows, N = {n}, K = {k}"
+                            );
                         }
                         // And in any other place.
                         let last = Case { x: case.x[127 * k..].to_vec(), w: case.w.clone(), dims: [1, n, k] };
@@ -284,10 +288,16 @@ mod mapped {
         let device = Device::flex();
         for (m, n, k) in [(1, 67, 530), (3, 64, 256), (20, 67, 530)] {
             let case = Case::new(m, n, k);
-            for (dtype, skip) in [(DType::BF16, 0), (DType::BF16, 2), (DType::BF16, 1), (DType::F32, 2), (DType::F32, 3)] {
+            for (dtype, skip) in
+                [(DType::BF16, 0), (DType::BF16, 2), (DType::BF16, 1), (DType::F32, 2), (DType::F32, 3)]
+            {
                 let (x, owned) = case.tensors(&device, DType::F32, dtype);
                 let (weight, _) = mapped(&case, skip, dtype, &device);
-                assert_eq!(f32s(linear(x.clone(), weight)), f32s(linear(x, owned)), "{dtype:?} after {skip} bytes, M = {m}");
+                assert_eq!(
+                    f32s(linear(x.clone(), weight)),
+                    f32s(linear(x, owned)),
+                    "{dtype:?} after {skip} bytes, M = {m}"
+                );
             }
         }
     }

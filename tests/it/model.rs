@@ -63,7 +63,8 @@ fn table_on_the_host_gives_the_same_logits() {
         panic!("tests are built with ndarray");
     };
     let at = |per_layer| {
-        let (model, _) = load(fixture("tiny-e2b"), &device, &LoadOptions { per_layer, ..Default::default() }).expect("it loads");
+        let (model, _) =
+            load(fixture("tiny-e2b"), &device, &LoadOptions { per_layer, ..Default::default() }).expect("it loads");
         let tokens: Vec<i32> = prompt(15, 5).iter().map(|&id| id as i32).collect();
         let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, 15]), (&device, DType::I32));
         let host = model.per_layer.as_ref().expect("E2B has per-layer inputs").embed_tokens_per_layer.host().is_some();

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use gemma_burn::cache::KvCache;
 use gemma_burn::model::{Gemma, Output};
 use gemma_burn::weights::{LoadOptions, load};
 use gemma_burn::{Device, Dtype, device};
-use burn::tensor::{DType, Int, Tensor, TensorData};
 
 /// The committed checkpoints: E2B-like, E4B-like, 31B-like.
 pub const FIXTURES: [&str; 3] = ["tiny-e2b", "tiny-e4b", "tiny-31b"];
@@ -23,7 +23,9 @@ pub fn cpu() -> Device {
 
 /// A fixture's model on the CPU, computing in f32.
 pub fn model(name: &str) -> Gemma {
-    load(fixture(name), &cpu(), &LoadOptions { dtype: Some(Dtype::F32), ..Default::default() }).expect("the fixture loads").0
+    load(fixture(name), &cpu(), &LoadOptions { dtype: Some(Dtype::F32), ..Default::default() })
+        .expect("the fixture loads")
+        .0
 }
 
 /// `[1, T]` ids.
@@ -45,7 +47,7 @@ pub fn prompt(len: usize, seed: u32) -> Vec<u32> {
 /// The values of `[1, T, W]` as rows.
 pub fn rows(x: Tensor<3>) -> Vec<Vec<f32>> {
     let width = x.dims()[2];
-    let values: Vec<f32> = x.cast(DType::F32).into_data().to_vec().expect("f32 values");
+    let values: Vec<f32> = x.cast(DType::F32).into_data().try_to_vec().expect("f32 values");
     values.chunks(width).map(<[f32]>::to_vec).collect()
 }
 
@@ -57,7 +59,10 @@ pub fn uncached(model: &Gemma, tokens: &[u32]) -> Vec<Vec<f32>> {
 /// Largest absolute difference; infinite where anything is not finite.
 pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| if x.is_finite() && y.is_finite() { (x - y).abs() } else { f32::INFINITY }).fold(0.0, f32::max)
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| if x.is_finite() && y.is_finite() { (x - y).abs() } else { f32::INFINITY })
+        .fold(0.0, f32::max)
 }
 
 /// The CubeCL devices that this build and this machine have. `GEMMA_REQUIRE_DEVICE` (a comma-separated list) makes an

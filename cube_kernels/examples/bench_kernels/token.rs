@@ -30,7 +30,8 @@ fn attention_stand_in(kv: &[Packed], q: &[f32], out: &mut [f32], #[comptime] uni
     let mut i = unit;
     while i < chunk {
         let v = kv[CUBE_POS as usize * chunk + i];
-        acc += f32::reinterpret(v.extract(0usize) & 0x3fffffffu32) + f32::reinterpret(v.extract(3usize) & 0x3fffffffu32);
+        acc +=
+            f32::reinterpret(v.extract(0usize) & 0x3fffffffu32) + f32::reinterpret(v.extract(3usize) & 0x3fffffffu32);
         i += comptime!(units as usize);
     }
     let at = CUBE_POS as usize * comptime!(units as usize) + unit;

@@ -166,7 +166,11 @@ pub fn run(b: &Bench, tune: bool) -> Vec<(Shape, Option<GemvConfig>)> {
             let name = config.map_or("table".into(), |c| format!("{}/{}/{}/{}", c.split, c.planes, c.ahead, c.blocks));
             let shape = format!("{rows:?} x {k}");
             let us = seconds * 1e6;
-            println!("{shape:<28} {:<10} {name:<24} {us:>8.2} {:>8.0}", format!("{usage:?}"), bytes as f64 / seconds / 1e9);
+            println!(
+                "{shape:<28} {:<10} {name:<24} {us:>8.2} {:>8.0}",
+                format!("{usage:?}"),
+                bytes as f64 / seconds / 1e9
+            );
         }
         if tune {
             let table = results.iter().find(|r| r.1.is_none()).map_or(0.0, |r| r.0 * 1e6);

@@ -7,12 +7,18 @@ const MINUS_INFINITY: u32 = 0xff80_0000;
 
 /// One cube of `units` units over `partials` = `[value bits, row]` pairs.
 #[cube(launch_unchecked)]
-pub(super) fn argmax_kernel(partials: &[u32], words: &mut [u32], ring: &mut [u32], ends: &[u32], #[comptime] units: u32) {
+pub(super) fn argmax_kernel(
+    partials: &[u32],
+    words: &mut [u32],
+    ring: &mut [u32],
+    ends: &[u32],
+    #[comptime] units: u32,
+) {
     let unit = UNIT_POS as usize;
     let count = partials.len() / 2;
     let mut best = f32::reinterpret(MINUS_INFINITY);
-    let mut best_row = NO_ROW;
-    let mut broken = 0u32;
+    let mut best_row = u32::cast_from(NO_ROW);
+    let mut broken = u32::cast_from(0u32);
     let mut at = unit;
     while at < count {
         let value = f32::reinterpret(partials[2 * at]);

@@ -3,15 +3,13 @@
 
 use cubecl::prelude::*;
 
-use super::lanes::{group_max, halvings, spread_first, spread_sum};
+use super::merge::live_splits;
 use super::output::{new_token, write_split};
-use super::prologue::{F4, U4, load_pairs, norm_pairs, store_pairs, weigh_and_rotate};
-use super::spec::{Blueprint, KvType};
-use crate::math::{exp, hi, lo};
+use super::prologue::{F4, NONE, U4, load_pairs, norm_pairs, store_pairs, weigh_and_rotate};
+use super::spec::Blueprint;
+use super::tail::merge_if_last;
+use super::tile::{accumulate, score, weigh};
 use crate::state::POSITION;
-
-/// Stands for minus infinity where a difference of two of them must stay finite.
-pub(super) const NONE: f32 = -1.0e30;
 
 /// Sizes and places that do not change the generated code: vectors of 4 in `qkv` and `rope`, slots of the cache.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -52,6 +50,8 @@ pub(super) fn attention_split_kernel<NV: Size>(
     v_cache: &mut [Vector<u32, NV>],
     partial: &mut [f32],
     stats: &mut [f32],
+    counters: &mut [Atomic<u32>],
+    out: &mut [f32],
     places: Places,
     #[comptime] bp: Blueprint,
 ) {
@@ -65,10 +65,28 @@ pub(super) fn attention_split_kernel<NV: Size>(
             let end = min(start + per, held);
             // In a ring that is full, the new token is about to replace the oldest key.
             let replaced = select(position >= places.slots, position % places.slots, 0xffff_ffffu32);
-            attend::<NV>(qkv, q_norm, rope, k_cache, v_cache, partial, stats, start, end, replaced, places, bp);
+            attend::<NV>(qkv, q_norm, rope, k_cache, v_cache, partial, stats, start, end, replaced, &places, bp);
+            if comptime!(bp.tuning.last_cube_merges) {
+                merge_if_last(partial, stats, counters, out, live_splits(position, places.slots, bp), bp);
+            }
         }
     } else if comptime!(bp.owns_kv) {
-        new_token::<NV>(qkv, q_norm, k_norm, rope, k_cache, v_cache, partial, stats, position % places.slots, places, bp);
+        new_token::<NV>(
+            qkv,
+            q_norm,
+            k_norm,
+            rope,
+            k_cache,
+            v_cache,
+            partial,
+            stats,
+            position % places.slots,
+            &places,
+            bp,
+        );
+        if comptime!(bp.tuning.last_cube_merges) {
+            merge_if_last(partial, stats, counters, out, live_splits(position, places.slots, bp), bp);
+        }
     }
 }
 
@@ -80,7 +98,7 @@ pub(super) fn query(
     rope: &[F4],
     sums: &mut Shared<[f32]>,
     out: &mut Shared<[F4]>,
-    places: Places,
+    places: &Places,
     #[comptime] bp: Blueprint,
 ) {
     let heads = comptime!(bp.heads_pow2());
@@ -108,7 +126,7 @@ fn attend<NV: Size>(
     start: u32,
     end: u32,
     replaced: u32,
-    places: Places,
+    places: &Places,
     #[comptime] bp: Blueprint,
 ) {
     let tile = comptime!(bp.tuning.tile as u32);
@@ -192,7 +210,8 @@ fn load_keys(cache: &mut [U4], keys: &mut Array<U4>, row0: u32, base: u32, end: 
         for c in 0..comptime!(bp.chunks()) {
             #[unroll]
             for e in 0..vectors {
-                keys[comptime!((r * bp.chunks() + c) * vectors + e)] = cache[at + comptime!(c * bp.tuning.lanes * vectors + e)];
+                keys[comptime!((r * bp.chunks() + c) * vectors + e)] =
+                    cache[at + comptime!(c * bp.tuning.lanes * vectors + e)];
             }
         }
     }
@@ -214,179 +233,5 @@ fn load_values<NV: Size>(
     for i in 0..comptime!(bp.tuning.tile / rows) {
         let key = min(base + comptime!((i * rows) as u32) + row, end - 1u32);
         values[i] = cache[(row0 + key) as usize * units + UNIT_POS as usize % units];
-    }
-}
-
-/// The 8 values of one piece of a K row.
-#[cube]
-fn unpack_chunk(keys: &Array<U4>, #[comptime] at: usize, #[comptime] bp: Blueprint) -> Array<f32> {
-    let mut x = Array::<f32>::new(8usize);
-    if comptime!(matches!(bp.kv, KvType::Bf16)) {
-        #[unroll]
-        for e in 0..4usize {
-            let word = keys[at].extract(e);
-            x[comptime!(2 * e)] = lo(word);
-            x[comptime!(2 * e + 1)] = hi(word);
-        }
-    } else {
-        #[unroll]
-        for e in 0..8usize {
-            x[e] = f32::reinterpret(keys[comptime!(at + e / 4)].extract(comptime!(e % 4)));
-        }
-    }
-    x
-}
-
-/// Scores of the tile's keys for every head, as `parts` sums each: [head, part, key].
-#[cube]
-fn score(keys: &Array<U4>, q: &Array<F4>, scores: &mut Shared<[f32]>, #[comptime] bp: Blueprint) {
-    let lanes = comptime!(bp.tuning.lanes);
-    let heads = comptime!(bp.heads_pow2());
-    let tile = comptime!(bp.tuning.tile);
-    let reach = comptime!(bp.reach(lanes));
-    let halving = comptime!(halvings(heads, reach));
-    let lane = UNIT_POS as usize % lanes;
-    let row = UNIT_POS as usize / lanes;
-    let part = lane / reach;
-    let near = lane % reach;
-    let first = spread_first(near, heads, reach);
-    let writes = near % comptime!(reach >> halving) == 0;
-    #[unroll]
-    for r in 0..comptime!(tile / bp.key_rows()) {
-        let mut dots = Array::<f32>::new(heads);
-        #[unroll]
-        for h in 0..heads {
-            dots[h] = 0.0f32;
-        }
-        #[unroll]
-        for c in 0..comptime!(bp.chunks()) {
-            let x = unpack_chunk(keys, comptime!((r * bp.chunks() + c) * bp.chunk_vectors()), bp);
-            #[unroll]
-            for h in 0..comptime!(bp.tuning.group) {
-                let mut dot = dots[h];
-                #[unroll]
-                for e in 0..8usize {
-                    let y = q[comptime!((h * bp.chunks() + c) * 2 + e / 4)].extract(comptime!(e % 4));
-                    dot = fma(x[e], y, dot);
-                }
-                dots[h] = dot;
-            }
-        }
-        spread_sum(&mut dots, near, heads, reach);
-        let key = row + comptime!(r * bp.key_rows());
-        if writes {
-            #[unroll]
-            for i in 0..comptime!(heads >> halving) {
-                scores[((first + i) * comptime!(bp.parts()) + part) * tile + key] = dots[i];
-            }
-        }
-    }
-}
-
-/// Adds up the parts of one score; keys that do not count get [`NONE`].
-#[cube]
-fn masked_score(
-    scores: &Shared<[f32]>,
-    head: usize,
-    key: usize,
-    base: u32,
-    end: u32,
-    replaced: u32,
-    #[comptime] bp: Blueprint,
-) -> f32 {
-    let tile = comptime!(bp.tuning.tile);
-    let mut s = scores[head * comptime!(bp.parts()) * tile + key];
-    #[unroll]
-    for p in 1..comptime!(bp.parts()) {
-        s += scores[(head * comptime!(bp.parts()) + p) * tile + key];
-    }
-    let slot = base + key as u32;
-    select(slot < end && slot != replaced, s, NONE)
-}
-
-/// Online softmax: from scores to weights [key, head], and by how much the sums so far shrink.
-#[cube]
-fn weigh(
-    scores: &Shared<[f32]>,
-    weights: &mut Shared<[f32]>,
-    decay: &mut Shared<[f32]>,
-    best: &mut Array<f32>,
-    total: &mut Array<f32>,
-    base: u32,
-    end: u32,
-    replaced: u32,
-    #[comptime] bp: Blueprint,
-) {
-    let tile = comptime!(bp.tuning.tile);
-    let heads = comptime!(bp.heads_pow2());
-    let units = comptime!(bp.tuning.units);
-    #[unroll]
-    for i in 0..comptime!((heads * tile).div_ceil(units)) {
-        let at = UNIT_POS as usize + comptime!(i * units);
-        let key = at % tile;
-        let head = (at / tile) % heads;
-        let s = masked_score(scores, head, key, base, end, replaced, bp);
-        let mut most = s;
-        if comptime!(tile <= bp.plane) {
-            most = group_max(s, tile);
-        } else {
-            for other in 0..tile {
-                most = max(most, masked_score(scores, head, other, base, end, replaced, bp));
-            }
-        }
-        most = max(most, best[i]);
-        let shrink = exp(best[i] - most);
-        let weight = select(s > NONE, exp(s - most), 0.0f32);
-        total[i] = fma(total[i], shrink, weight);
-        best[i] = most;
-        if at < comptime!(heads * tile) {
-            weights[key * heads + head] = weight;
-            if key == 0 {
-                decay[head] = shrink;
-            }
-        }
-    }
-}
-
-#[cube]
-fn accumulate<NV: Size>(
-    values: &Array<Vector<u32, NV>>,
-    weights: &Shared<[f32]>,
-    decay: &Shared<[f32]>,
-    acc: &mut Array<f32>,
-    #[comptime] bp: Blueprint,
-) {
-    let dims = comptime!(bp.tuning.value_dims);
-    let rows = comptime!(bp.value_rows());
-    let row = UNIT_POS as usize / comptime!(bp.head_dim / bp.tuning.value_dims);
-    #[unroll]
-    for h in 0..comptime!(bp.tuning.group) {
-        let shrink = decay[h];
-        #[unroll]
-        for d in 0..dims {
-            acc[comptime!(h * dims + d)] = acc[comptime!(h * dims + d)] * shrink;
-        }
-    }
-    #[unroll]
-    for i in 0..comptime!(bp.tuning.tile / rows) {
-        let mut x = Array::<f32>::new(dims);
-        #[unroll]
-        for d in 0..dims {
-            if comptime!(matches!(bp.kv, KvType::Bf16)) {
-                let word = values[i].extract(comptime!(d / 2));
-                x[d] = if comptime!(d % 2 == 0) { lo(word) } else { hi(word) };
-            } else {
-                x[d] = f32::reinterpret(values[i].extract(d));
-            }
-        }
-        let at = (row + comptime!(i * rows)) * comptime!(bp.heads_pow2());
-        #[unroll]
-        for h in 0..comptime!(bp.tuning.group) {
-            let weight = weights[at + h];
-            #[unroll]
-            for d in 0..dims {
-                acc[comptime!(h * dims + d)] = fma(weight, x[d], acc[comptime!(h * dims + d)]);
-            }
-        }
     }
 }

@@ -2,9 +2,9 @@
 
 use cubecl::prelude::*;
 
-use super::kernel::{NONE, held_keys, keys_per_split};
+use super::kernel::{held_keys, keys_per_split};
 use super::lanes::{group_max, group_sum};
-use super::prologue::F4;
+use super::prologue::{F4, NONE};
 use super::spec::Blueprint;
 use crate::math::exp;
 use crate::state::POSITION;
@@ -23,35 +23,40 @@ fn is_live(split: usize, live: u32, #[comptime] bp: Blueprint) -> bool {
     if comptime!(bp.owns_kv) { split < live || split == comptime!(bp.tuning.splits as u32) } else { split < live }
 }
 
-/// Leaves the weight of each partial result of `head` in `weights` (`partials` elements; 0 for those without keys) and
-/// returns one over the sum that all of them are to be divided by: out = Σ weights[s]·partial[s] / sum.
+/// Leaves the weight of each partial result of the `heads` heads from `first_head` on in `weights` (`[heads, partials]`, 0
+/// for those without keys) and what [`merge_scale`] needs in `sums`: out = scale · Σ weights[s]·partial[s].
 ///
-/// For any cube of `units` units, all of which must call it: two barriers inside. `sums` has 2·`units` elements.
+/// For any cube of `units` units, all of which must call it: two barriers inside. `sums` has 2·`units` elements; `heads` is
+/// a power of two.
 #[cube]
 pub fn merge_weights(
     stats: &[f32],
-    head: usize,
+    first_head: usize,
     live: u32,
     weights: &mut Shared<[f32]>,
     sums: &mut Shared<[f32]>,
     #[comptime] units: usize,
+    #[comptime] heads: usize,
     #[comptime] bp: Blueprint,
-) -> f32 {
+) {
     let partials = comptime!(bp.partials());
-    let steps = comptime!(partials.div_ceil(units));
-    let reach = comptime!(bp.reach(units));
-    let parts = comptime!(units / reach);
+    let across = comptime!(units / heads);
+    let steps = comptime!(partials.div_ceil(across));
+    let reach = comptime!(bp.reach(across));
+    let parts = comptime!(across / reach);
     let unit = UNIT_POS as usize;
+    let head = unit / across;
     let mut score = Array::<f32>::new(steps);
     let mut total = Array::<f32>::new(steps);
-    let mut most = NONE;
+    let mut most = f32::new(NONE);
     #[unroll]
     for i in 0..steps {
-        let split = unit + comptime!(i * units);
-        let at = 2 * (head * partials + split % partials);
-        let live = split < partials && is_live(split, live, bp);
-        score[i] = select(live, stats[at], NONE);
-        total[i] = select(live, stats[at + 1], 0.0f32);
+        let split = unit % across + comptime!(i * across);
+        let exists = split < partials && (heads == 1 || head < comptime!(bp.tuning.group));
+        let at = 2 * ((first_head + select(exists, head as u32, 0u32) as usize) * partials + split % partials);
+        let counts = exists && is_live(split, live, bp);
+        score[i] = select(counts, stats[at], NONE);
+        total[i] = select(counts, stats[at + 1], 0.0f32);
         most = max(most, score[i]);
     }
     most = group_max(most, reach);
@@ -61,16 +66,16 @@ pub fn merge_weights(
     sync_cube();
     #[unroll]
     for p in 0..parts {
-        most = max(most, sums[p]);
+        most = max(most, sums[head * parts + p]);
     }
     let mut sum = 0.0f32;
     #[unroll]
     for i in 0..steps {
-        let split = unit + comptime!(i * units);
+        let split = unit % across + comptime!(i * across);
         let weight = exp(score[i] - most);
         sum = fma(weight, total[i], sum);
         if split < partials {
-            weights[split] = weight;
+            weights[head * partials + split] = weight;
         }
     }
     sum = group_sum(sum, reach);
@@ -78,10 +83,23 @@ pub fn merge_weights(
         sums[units + unit / reach] = sum;
     }
     sync_cube();
-    sum = 0.0f32;
+}
+
+/// What the weighted sum of the `head`-th head of [`merge_weights`] is to be multiplied by.
+#[cube]
+pub fn merge_scale(
+    sums: &Shared<[f32]>,
+    head: usize,
+    #[comptime] units: usize,
+    #[comptime] heads: usize,
+    #[comptime] bp: Blueprint,
+) -> f32 {
+    let across = comptime!(units / heads);
+    let parts = comptime!(across / bp.reach(across));
+    let mut sum = 0.0f32;
     #[unroll]
     for p in 0..parts {
-        sum += sums[comptime!(units + p)];
+        sum += sums[units + head * parts + p];
     }
     1.0f32 / sum
 }
@@ -118,7 +136,7 @@ pub(super) fn attention_merge_kernel(
     let mut weights = Shared::<[f32]>::new_slice(comptime!(bp.partials()));
     let mut sums = Shared::<[f32]>::new_slice(comptime!(2 * units));
     let mut added = Shared::<[F4]>::new_slice(units);
-    let scale = merge_weights(stats, head, live, &mut weights, &mut sums, units, bp);
+    merge_weights(stats, head, live, &mut weights, &mut sums, units, 1usize, bp);
     let mut acc = F4::new(0.0f32);
     #[unroll]
     for i in 0..steps {
@@ -134,6 +152,6 @@ pub(super) fn attention_merge_kernel(
         for r in 1..rows {
             acc += added[column + comptime!(r * columns)];
         }
-        out[head * vectors + at] = acc * F4::new(scale);
+        out[head * vectors + at] = acc * F4::new(merge_scale(&sums, 0usize, units, 1usize, bp));
     }
 }

@@ -1,4 +1,5 @@
-//! Attention of one new token over a K/V cache, in two launches: split over the keys, merge.
+//! Attention of one new token over a K/V cache: split over the keys, then merge, in two launches (or in one, where the
+//! device orders memory between cubes and [`Tuning::last_cube_merges`] is set).
 //!
 //! **Fuses**: RMS norm of q and k per head (weighted) and of v (without weight), rotary embedding of q and k, the write of
 //! the new key and value into the cache, scores (scale 1), online softmax, weighted sum. Every cube of the split kernel
@@ -29,9 +30,11 @@ mod prologue;
 mod reference;
 mod rope;
 mod spec;
+mod tail;
+mod tile;
 
 pub use launch::{Attention, AttentionBuffers, AttentionScratch};
-pub use merge::merge_weights;
+pub use merge::{merge_scale, merge_weights};
 pub use reference::{ReferenceCache, ReferenceToken, append_reference, attention_reference};
 pub use rope::RopeTable;
 pub use spec::{AttentionSpec, Blueprint, KvType, Tuning};

@@ -9,6 +9,9 @@ use super::lanes::group_sum;
 use super::spec::{Blueprint, KvType};
 use crate::math::{hi, lo, pack};
 
+/// Stands for minus infinity where a difference of two of them must stay finite.
+pub(super) const NONE: f32 = -1.0e30;
+
 pub(super) type F4 = Vector<f32, Const<4>>;
 pub(super) type U4 = Vector<u32, Const<4>>;
 

@@ -68,7 +68,9 @@ impl RopeTable {
     pub fn new(inv_freq: Buffer<f32>, first: usize) -> Result<Self, Rejected> {
         let len = inv_freq.len();
         let ok = first > 0 && first <= len && first.is_multiple_of(4) && len.is_multiple_of(4);
-        Rejected::unless(ok, KERNEL, || format!("{len} frequencies, the first table {first}: expected multiples of 4"))?;
+        Rejected::unless(ok, KERNEL, || {
+            format!("{len} frequencies, the first table {first}: expected multiples of 4")
+        })?;
         Ok(Self { inv_freq, first })
     }
 
@@ -88,7 +90,9 @@ impl RopeTable {
     /// [`Rejected`] if a buffer is too small.
     pub fn launch(&self, client: &Client, state: &Buffer<u32>, out: &Buffer<f32>) -> Result<(), Rejected> {
         let need = self.out_len();
-        Rejected::unless(out.len() >= need, KERNEL, || format!("the output has {} elements, expected {need}", out.len()))?;
+        Rejected::unless(out.len() >= need, KERNEL, || {
+            format!("the output has {} elements, expected {need}", out.len())
+        })?;
         Rejected::unless(state.len() > POSITION, KERNEL, || "the state buffer is empty".into())?;
         let all = self.inv_freq.len() as u32;
         // SAFETY: the checks above; the kernel stays below `all`.

@@ -35,7 +35,9 @@ pub(crate) struct RowArgs {
 
 impl Row<'_> {
     pub(crate) fn check(&self, width: usize, kernel: &'static str) -> Result<RowArgs, Rejected> {
-        Rejected::unless(width > 0 && width.is_multiple_of(2), kernel, || format!("width {width}, expected an even one"))?;
+        Rejected::unless(width > 0 && width.is_multiple_of(2), kernel, || {
+            format!("width {width}, expected an even one")
+        })?;
         match *self {
             Row::Uploaded(row) => {
                 Rejected::unless(row.len() == width / 2, kernel, || {

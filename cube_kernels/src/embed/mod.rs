@@ -14,5 +14,4 @@ mod reference;
 
 pub(crate) use kernel::{TokenRow, row_pair};
 pub use launch::{MAX_PARTS, Row, embed};
-pub(crate) use launch::RowArgs;
 pub use reference::embed_reference;

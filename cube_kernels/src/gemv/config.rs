@@ -59,7 +59,10 @@ impl GemvConfig {
             return Some(format!("{self:?}: all fields at least 1, planes a multiple of split"));
         }
         if planes > caps.max_planes() {
-            return Some(format!("{planes} planes of {} lanes, the device has {} units per cube", caps.lanes, caps.max_units));
+            return Some(format!(
+                "{planes} planes of {} lanes, the device has {} units per cube",
+                caps.lanes, caps.max_units
+            ));
         }
         if epilogue == Epilogue::GeluMul && !ahead.is_multiple_of(2) {
             return Some(format!("{self:?}: row pairs need an even `ahead`"));

@@ -30,12 +30,6 @@ pub(super) enum Epilogue {
     SoftcapArgmax,
 }
 
-impl Epilogue {
-    fn finds_largest(self) -> bool {
-        matches!(self, Self::Argmax | Self::SoftcapArgmax)
-    }
-}
-
 /// All that changes the generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Blueprint {
@@ -115,13 +109,7 @@ fn inside(#[comptime] u: usize, #[comptime] b: Blueprint) -> bool {
 
 /// Requests this lane's part of one row into the registers `slot * loads ..`.
 #[cube]
-fn load_row(
-    w: &[Packed],
-    row: usize,
-    buffer: &mut Array<Packed>,
-    #[comptime] slot: usize,
-    #[comptime] b: Blueprint,
-) {
+fn load_row(w: &[Packed], row: usize, buffer: &mut Array<Packed>, #[comptime] slot: usize, #[comptime] b: Blueprint) {
     #[unroll]
     for u in 0..comptime!(b.loads()) {
         buffer[comptime!(slot * b.loads() + u)] = w[row * comptime!(b.k_vec as usize) + place(u, b)];
@@ -200,8 +188,7 @@ pub(super) fn gemv_kernel(
     let cube_first = CUBE_POS_X as usize * per_cube;
     let group = UNIT_POS_Y as usize / split;
     let first = cube_first + group * comptime!(b.outputs());
-    let rows = comptime!(if b.epilogue == Epilogue::GeluMul { 0 } else { weights.len() - 1 });
-    let rows = ends[rows] as usize;
+    let rows = ends[comptime!(if b.epilogue == Epilogue::GeluMul { 0usize } else { weights.len() - 1 })] as usize;
 
     // 1. The first weights, before anything that waits.
     let mut buffer = Array::<Packed>::new(comptime!(ahead * loads));
@@ -210,6 +197,7 @@ pub(super) fn gemv_kernel(
         load_step(weights, &ends, first, i, &mut buffer, i, b);
     }
     let mut factors = Array::<f32>::new(comptime!(b.rounds(per_cube)));
+    #[comptime]
     if let ComptimeOption::Some(factor) = factor {
         #[unroll]
         for j in 0..comptime!(b.rounds(per_cube)) {
@@ -231,6 +219,7 @@ pub(super) fn gemv_kernel(
             xr[comptime!(2 * u)] = x[at];
             xr[comptime!(2 * u + 1)] = x[at + 1usize];
         }
+        #[comptime]
         if let ComptimeOption::Some(pre) = pre {
             #[unroll]
             for u in 0..loads {
@@ -241,9 +230,11 @@ pub(super) fn gemv_kernel(
             gain = norm_factor(x, &mut scratch, eps, b);
         }
     }
+    #[comptime]
     if let ComptimeOption::Some(y_previous) = y_previous {
         let mut pre_weights = Array::<Quad>::new(comptime!(b.rounds(quads)));
         let has_pre = comptime!(pre.is_some());
+        #[comptime]
         if let ComptimeOption::Some(pre) = pre {
             #[unroll]
             for j in 0..comptime!(b.rounds(quads)) {
@@ -251,13 +242,26 @@ pub(super) fn gemv_kernel(
             }
         }
         let mut layer_gain = 1.0f32;
+        #[comptime]
         if let ComptimeOption::Some(layer_scale) = layer_scale {
             layer_gain = layer_scale[0];
         }
+        #[comptime]
         if let ComptimeOption::Some(post) = post {
+            #[comptime]
             if let ComptimeOption::Some(h_out) = h_out {
                 let factor = residual_input(
-                    x, y_previous, post, h_out, &pre_weights, layer_gain, &mut xr, &mut scratch, eps, has_pre, b,
+                    x,
+                    y_previous,
+                    post,
+                    h_out,
+                    &pre_weights,
+                    layer_gain,
+                    &mut xr,
+                    &mut scratch,
+                    eps,
+                    has_pre,
+                    b,
                 );
                 if comptime!(has_pre) {
                     gain = factor;
@@ -320,6 +324,7 @@ pub(super) fn gemv_kernel(
             values[j] = value;
         }
     }
+    #[comptime]
     if let ComptimeOption::Some(y) = y {
         #[unroll]
         for j in 0..comptime!(b.rounds(per_cube)) {
@@ -329,6 +334,7 @@ pub(super) fn gemv_kernel(
             }
         }
     }
+    #[comptime]
     if let ComptimeOption::Some(partials) = partials {
         store_largest(&values, cube_first, rows, partials, b);
     }
@@ -342,7 +348,7 @@ fn store_largest(values: &Array<f32>, cube_first: usize, rows: usize, partials: 
     let per_cube = comptime!(b.groups() * b.outputs());
     let candidates = comptime!(b.units().min(per_cube));
     let mut best = f32::reinterpret(MINUS_INFINITY);
-    let mut best_row = NO_ROW;
+    let mut best_row = u32::cast_from(NO_ROW);
     #[unroll]
     for j in 0..comptime!(b.rounds(per_cube)) {
         let t = unit + comptime!(j * b.units());
@@ -350,7 +356,7 @@ fn store_largest(values: &Array<f32>, cube_first: usize, rows: usize, partials: 
         if t < per_cube && row < rows {
             if is_not_finite(values[j]) {
                 best = f32::reinterpret(PLUS_INFINITY);
-                best_row = NO_ROW;
+                best_row = u32::cast_from(NO_ROW);
             } else if values[j] > best {
                 // A unit's rows only grow, so `>` keeps the lowest of equals.
                 best = values[j];

@@ -215,13 +215,19 @@ fn check(caps: &Caps, op: &Gemv) -> Result<Checked, Rejected> {
     }
     let blueprint = Blueprint { k_vec: k as u32 / 8, epilogue, config, caps: *caps };
     let outputs_per_cube = config.rows_per_cube() / if pairs { 2 } else { 1 };
-    let shared = shared_bytes(&blueprint, matches!(op.input, Input::Residual { .. }), matches!(op.output, Output::Argmax { .. }));
+    let shared = shared_bytes(
+        &blueprint,
+        matches!(op.input, Input::Residual { .. }),
+        matches!(op.output, Output::Argmax { .. }),
+    );
     refuse(shared <= caps.shared_bytes as usize, &|| {
         format!("needs {shared} bytes of shared memory, the device has {}", caps.shared_bytes)
     })?;
 
     let vector = |name: &str, buffer: &Buffer<f32>, expected: usize| {
-        Rejected::unless(buffer.len() == expected, KERNEL, || format!("{name} has {} elements, expected {expected}", buffer.len()))
+        Rejected::unless(buffer.len() == expected, KERNEL, || {
+            format!("{name} has {} elements, expected {expected}", buffer.len())
+        })
     };
     match op.input {
         Input::Plain { x, .. } => vector("x", x, k)?,

@@ -49,7 +49,12 @@ pub fn gelu_tanh(x: f64) -> f64 {
 }
 
 /// `weights` are the rows of all weights one after another, `[rows, K]`.
-pub fn gemv_reference(weights: &[half::bf16], k: usize, input: &InputReference, output: &OutputReference) -> GemvReference {
+pub fn gemv_reference(
+    weights: &[half::bf16],
+    k: usize,
+    input: &InputReference,
+    output: &OutputReference,
+) -> GemvReference {
     let (x, h) = match *input {
         InputReference::Plain { x, scale } => (widen(x).iter().map(|v| v * scale as f64).collect(), widen(x)),
         InputReference::Norm { x, weight, eps } => (times(&rms(&widen(x), eps), weight), widen(x)),
@@ -67,7 +72,9 @@ pub fn gemv_reference(weights: &[half::bf16], k: usize, input: &InputReference, 
             let (gate, up) = sums.split_at(sums.len() / 2);
             gate.iter().zip(up).map(|(&g, u)| gelu_tanh(g) * u).collect()
         }
-        OutputReference::GeluScale { factor } => sums.iter().zip(factor).map(|(&s, &f)| gelu_tanh(s) * f as f64).collect(),
+        OutputReference::GeluScale { factor } => {
+            sums.iter().zip(factor).map(|(&s, &f)| gelu_tanh(s) * f as f64).collect()
+        }
         OutputReference::Softcap { cap } => sums.iter().map(|s| cap as f64 * (s / cap as f64).tanh()).collect(),
     };
     GemvReference { y, h }

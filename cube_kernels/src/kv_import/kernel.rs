@@ -19,15 +19,8 @@ pub(super) fn kv_import_kernel(
         let head = at / pairs_per_head;
         let target = (head * cache_pairs_per_head + at % pairs_per_head) as usize;
         let at = at as usize;
-        let mut low = 0.0f32;
-        let mut high = 0.0f32;
-        if comptime!(from == KvType::Bf16) {
-            low = lo(source[at]);
-            high = hi(source[at]);
-        } else {
-            low = f32::reinterpret(source[2 * at]);
-            high = f32::reinterpret(source[2 * at + 1]);
-        }
+        let low = if comptime!(from == KvType::Bf16) { lo(source[at]) } else { f32::reinterpret(source[2 * at]) };
+        let high = if comptime!(from == KvType::Bf16) { hi(source[at]) } else { f32::reinterpret(source[2 * at + 1]) };
         if comptime!(to == KvType::Bf16) {
             cache[target] = pack(low, high);
         } else {

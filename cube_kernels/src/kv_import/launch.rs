@@ -32,13 +32,23 @@ pub struct KvImport {
 ///
 /// # Errors
 /// [`Rejected`] for shapes outside **Supported** in the [module's documentation](super); nothing was launched.
-pub fn kv_import(client: &Client, caps: Caps, op: &KvImport, source: &Buffer<u32>, cache: &Buffer<u32>) -> Result<(), Rejected> {
+pub fn kv_import(
+    client: &Client,
+    caps: Caps,
+    op: &KvImport,
+    source: &Buffer<u32>,
+    cache: &Buffer<u32>,
+) -> Result<(), Rejected> {
     let KvImport { kv_heads, head_dim, tokens, slots, from, to } = *op;
-    Rejected::unless(head_dim > 0 && head_dim.is_multiple_of(2), KERNEL, || format!("head_dim {head_dim}, expected an even one"))?;
+    Rejected::unless(head_dim > 0 && head_dim.is_multiple_of(2), KERNEL, || {
+        format!("head_dim {head_dim}, expected an even one")
+    })?;
     Rejected::unless(tokens > 0 && tokens <= slots, KERNEL, || format!("{tokens} tokens for {slots} slots"))?;
     for (name, buffer, rows, kv) in [("source", source, tokens, from), ("cache", cache, slots, to)] {
         let expected = kv_heads * rows * head_dim / kv.per_word();
-        Rejected::unless(buffer.len() == expected, KERNEL, || format!("{name} has {} words, expected {expected}", buffer.len()))?;
+        Rejected::unless(buffer.len() == expected, KERNEL, || {
+            format!("{name} has {} words, expected {expected}", buffer.len())
+        })?;
     }
     let pairs = tokens * head_dim / 2;
     let total = kv_heads * pairs;

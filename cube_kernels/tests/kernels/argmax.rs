@@ -37,7 +37,8 @@ fn argmax_advances_state_and_ring() {
         let mut tokens = Vec::new();
         for (seed, n) in [1usize, 2, 7, 300, 9000].into_iter().enumerate() {
             let values = Numbers::new(seed as u64).f32s(n);
-            argmax(client, caps, &Buffer::from_slice(client, &partials(&values)), &words, &ring, &no_end(client)).unwrap();
+            argmax(client, caps, &Buffer::from_slice(client, &partials(&values)), &words, &ring, &no_end(client))
+                .unwrap();
             tokens.push(argmax_reference(&values).unwrap());
             let got = words.read_blocking(client).unwrap();
             assert_eq!(got[state::TOKEN], tokens[seed]);

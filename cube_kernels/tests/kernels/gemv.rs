@@ -24,7 +24,12 @@ impl Problem {
     fn new(rows: &[usize], k: usize) -> Self {
         let mut numbers = Numbers::new((k + rows[0]) as u64);
         let all: usize = rows.iter().sum();
-        Self { k, rows: rows.to_vec(), weights: numbers.bf16s(all * k), vectors: (0..4).map(|_| numbers.f32s(k)).collect() }
+        Self {
+            k,
+            rows: rows.to_vec(),
+            weights: numbers.bf16s(all * k),
+            vectors: (0..4).map(|_| numbers.f32s(k)).collect(),
+        }
     }
 
     fn outputs(&self) -> usize {
@@ -183,9 +188,10 @@ fn largest(client: &Client, caps: Caps, p: &Problem, cap: Option<f32>, logits: O
     p.launch(client, caps, &weights, Input::Plain { x: &v[0], scale: 1.0 }, output, None);
     let words = partials.read_blocking(client).unwrap();
     let broken = words.chunks(2).any(|w| w[1] == u32::MAX);
-    let best = words.chunks(2).map(|w| (f32::from_bits(w[0]), w[1])).reduce(|a, b| {
-        if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }
-    });
+    let best = words
+        .chunks(2)
+        .map(|w| (f32::from_bits(w[0]), w[1]))
+        .reduce(|a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a });
     best.filter(|_| !broken).map(|b| b.1)
 }
 
@@ -300,9 +306,13 @@ fn gemv_refuses_what_it_cannot_do() {
         let (x, y) = (unwritten(client, 12), unwritten(client, 20));
         let launch = |k, rows, output, config| {
             let weights = [Weight { data: &data, rows }];
-            gemv(client, caps, &Gemv { weights: &weights, k, input: Input::Plain { x: &x, scale: 1.0 }, output, config })
-                .unwrap_err()
-                .to_string()
+            gemv(
+                client,
+                caps,
+                &Gemv { weights: &weights, k, input: Input::Plain { x: &x, scale: 1.0 }, output, config },
+            )
+            .unwrap_err()
+            .to_string()
         };
         let rows = Output::Rows { y: &y };
         assert!(launch(12, 20, rows, None).contains("K = 12, expected a multiple of 8"));

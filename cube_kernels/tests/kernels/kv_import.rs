@@ -49,7 +49,9 @@ fn impossible_imports_are_rejected() {
         let good = KvImport { kv_heads: 1, head_dim: 4, tokens: 2, slots: 4, from: KvType::F32, to: KvType::F32 };
         let words = |len: usize| Buffer::from_slice(client, &vec![0u32; len]);
         assert!(kv_import(client, caps, &good, &words(8), &words(16)).is_ok());
-        for op in [KvImport { tokens: 5, ..good }, KvImport { head_dim: 3, ..good }, KvImport { to: KvType::Bf16, ..good }] {
+        for op in
+            [KvImport { tokens: 5, ..good }, KvImport { head_dim: 3, ..good }, KvImport { to: KvType::Bf16, ..good }]
+        {
             assert!(kv_import(client, caps, &op, &words(8), &words(16)).is_err(), "{op:?}");
         }
     });

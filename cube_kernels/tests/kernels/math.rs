@@ -74,7 +74,8 @@ fn pack_kernel(x: &[f32], pairs: &mut [u32], back: &mut [f32]) {
 #[test]
 fn pack_rounds_to_nearest_even_as_half_does() {
     each_device(|client, caps| {
-        let mut x: Vec<f32> = (0..8190u32).map(|i| f32::from_bits(0x3f80_0000 + i * 0x1000 + (i & 3) * 0x7fff)).collect();
+        let mut x: Vec<f32> =
+            (0..8190u32).map(|i| f32::from_bits(0x3f80_0000 + i * 0x1000 + (i & 3) * 0x7fff)).collect();
         x.extend([f32::INFINITY, -0.0]);
         let input = Buffer::from_slice(client, &x);
         let (pairs, back) = (Buffer::<u32>::empty(client, x.len() / 2), Buffer::<f32>::empty(client, x.len()));
@@ -92,7 +93,12 @@ fn pack_rounds_to_nearest_even_as_half_does() {
         let want: Vec<f32> = x.iter().map(|&v| bf16::from_f32(v).to_f32()).collect();
         let got = back.read_blocking(client).unwrap();
         for i in 0..x.len() {
-            assert!(got[i].to_bits() == want[i].to_bits() || (got[i].is_nan() && want[i].is_nan()), "{} {}", x[i], got[i]);
+            assert!(
+                got[i].to_bits() == want[i].to_bits() || (got[i].is_nan() && want[i].is_nan()),
+                "{} {}",
+                x[i],
+                got[i]
+            );
         }
     });
 }

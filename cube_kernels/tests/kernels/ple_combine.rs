@@ -14,10 +14,8 @@ fn ple_combine_matches_reference() {
             let table = numbers.bf16s(3 * all);
             let scales = (1536f32.powf(-0.5), 16.0, 0.5f32.sqrt());
             let want = ple_combine_reference(&context, &weight, &table[all..2 * all], scales, 1e-6);
-            let packed: Vec<u32> = table[all..2 * all]
-                .chunks(2)
-                .map(|p| p[0].to_bits() as u32 | (p[1].to_bits() as u32) << 16)
-                .collect();
+            let packed: Vec<u32> =
+                table[all..2 * all].chunks(2).map(|p| p[0].to_bits() as u32 | (p[1].to_bits() as u32) << 16).collect();
             let (uploaded, table) = (Buffer::from_slice(client, &packed), Buffer::from_slice(client, &table));
             let mut words = [0u32; state::LEN];
             words[state::TOKEN] = 1;

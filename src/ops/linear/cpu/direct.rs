@@ -19,7 +19,13 @@ pub(super) unsafe fn direct<S: Simd, const BF16: bool, const R: usize>(
     let [_, k] = weight.shape;
     let whole = k / STRETCH;
     // One chain of multiply-adds waits for itself; four at a time keep the units busy.
-    let most = if R == 1 { 4 } else if R == 2 { 2 } else { 1 };
+    let most = if R == 1 {
+        4
+    } else if R == 2 {
+        2
+    } else {
+        1
+    };
     let groups = whole.div_ceil(most);
     for group in 0..groups {
         let stretches = whole * group / groups..whole * (group + 1) / groups;
