@@ -77,5 +77,5 @@ pub fn cube_devices() -> Vec<Device> {
             None
         }
     };
-    ["cuda", "vulkan"].into_iter().filter_map(open).collect()
+    ["cuda", "vulkan", "wgpu"].into_iter().filter_map(open).collect()
 }

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--features", runnable_features()]);
     if on_ci() {
         // A kernel test that finds no device says so and passes; where CI prepared the device it must run.
-        tests.env(rules::REQUIRE_DEVICE, "vulkan");
+        tests.env(rules::REQUIRE_DEVICE, "wgpu");
     }
     sh(tests)
 }

@@ -16,7 +16,7 @@ pub use row::{Row, table};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only this device, which must be there (may be given several times) [default: cpu, ndarray and vulkan, those present]
+    /// Only this device, which must be there (may be given several times) [default: cpu, ndarray and wgpu, those present]
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,
     /// A checkpoint instead of the fixtures: compared with its folder `reference` if it has one, else with what is
@@ -92,14 +92,14 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The comparison within `check`. Machines that prepared Vulkan must also run it.
-pub fn check(gemma: &Gemma, require_vulkan: bool) -> Result<()> {
+pub fn check(gemma: &Gemma, require_wgpu: bool) -> Result<()> {
     let mut required = vec!["cpu".to_owned(), "ndarray".to_owned()];
-    required.extend(require_vulkan.then(|| "vulkan".to_owned()));
+    required.extend(require_wgpu.then(|| "wgpu".to_owned()));
     compare(gemma, &FIXTURES.map(PathBuf::from), &default_devices(), &required, false)
 }
 
 fn default_devices() -> Vec<String> {
-    let gpu = if cfg!(target_os = "macos") { "metal" } else { "vulkan" };
+    let gpu = if cfg!(target_os = "macos") { "metal" } else { "wgpu" };
     ["cpu", "ndarray", gpu].map(String::from).to_vec()
 }
 

@@ -52,7 +52,7 @@ pub fn target_dir() -> Result<PathBuf> {
 /// The features that link and run on this system: one set for tests, parity and benches, so that one compiled
 /// tree of dependencies serves them all. (rocm needs its own lld to link; check only lints it.)
 pub fn runnable_features() -> &'static str {
-    if cfg!(target_os = "macos") { "metal,ndarray" } else { "cuda,vulkan,ndarray" }
+    if cfg!(target_os = "macos") { "metal,ndarray" } else { "cuda,wgpu,ndarray" }
 }
 
 /// The commit, with `-dirty` if anything but the tables differs from it.
