@@ -82,13 +82,27 @@ pub fn device(name: &str) -> Result<Device> {
         return Err(Error::device(name, reason));
     };
     let count = devices.len();
-    devices.into_iter().nth(index).ok_or_else(|| {
+    let device = devices.into_iter().nth(index).ok_or_else(|| {
         let reason = match count {
             0 => format!("this machine has none (or its driver is missing); built are: {}", built().join(", ")),
             count => format!("this machine has {count}, counted from 0"),
         };
         Error::device(name, reason)
-    })
+    })?;
+    refuse_broken(name, device)
+}
+
+/// Refuses the one combination that is known to crash in the driver.
+fn refuse_broken(#[allow(unused)] name: &str, device: Device) -> Result<Device> {
+    // CubeCL 0.11.3 makes invalid SPIR-V of shared memory where a driver has no explicit layout for it, as Mesa's
+    // software renderer has not.
+    #[cfg(feature = "vulkan")]
+    if is_software(&device) {
+        let reason = "CubeCL's SPIR-V crashes in this software renderer; build with `--features wgpu` and without \
+                      `vulkan`, and use the device `wgpu`";
+        return Err(Error::device(name, reason));
+    }
+    Ok(device)
 }
 
 /// The best device that this build knows and this machine has, with its name. Software renderers do not count.
