@@ -111,6 +111,9 @@ pub fn run(b: &Bench, best: &[(Shape, Option<GemvConfig>)]) {
     let head_config = config(&[vocabulary], E);
     let partials = Buffer::<u32>::empty(&b.client, partials_len(vocabulary, E, head_config, &b.caps));
 
+    fn plain(x: &Buffer<f32>) -> Input<'_> {
+        Input::Plain { x, scale: 1.0 }
+    }
     let run = |weights: &[(&Buffer<bf16>, usize)], k: usize, input: Input, output: Output| {
         let rows: Vec<usize> = weights.iter().map(|w| w.1).collect();
         let weights: Vec<_> = weights.iter().map(|&(data, rows)| Weight { data, rows }).collect();
@@ -120,7 +123,6 @@ pub fn run(b: &Bench, best: &[(Shape, Option<GemvConfig>)]) {
     let step = |attention: bool| {
         let table = Row::Table { parts: &[&embedding], rows_per_part: vocabulary };
         embed(&b.client, b.caps, table, &words, &h[0], (E as f32).sqrt()).expect("embed");
-        let plain = |x| Input::Plain { x, scale: 1.0 };
         run(&[(&projection, LAYERS * P)], E, plain(&h[0]), Output::Rows { y: &context });
         let op = PleCombine {
             context: &context,

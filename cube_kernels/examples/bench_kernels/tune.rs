@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use cube_kernels::Buffer;
 use cube_kernels::gemv::{Gemv, GemvConfig, Input, Output, Weight, gemv, partials_len};
 use half::bf16;
@@ -135,11 +137,13 @@ fn candidates(shape: Shape, b: &Bench) -> Vec<GemvConfig> {
             }
         }
     }
+    // In an order that visits all corners early: tuning stops when its time is over.
+    found.sort_by_key(|c| (c.split * 31 + c.planes * 97 + c.ahead * 193 + c.blocks * 389).wrapping_mul(2654435761) >> 7);
     found
 }
 
 /// Times every shape; returns the best configuration of each.
-pub fn run(b: &Bench, tune: bool) -> Vec<(Shape, Option<GemvConfig>)> {
+pub fn run(b: &Bench, tune_seconds: f64) -> Vec<(Shape, Option<GemvConfig>)> {
     println!("{:<28} {:<10} {:<24} {:>8} {:>8}", "weights x K", "use", "split/planes/ahead/blocks", "us", "GB/s");
     let mut best = Vec::new();
     for &shape in SHAPES {
@@ -158,10 +162,14 @@ pub fn run(b: &Bench, tune: bool) -> Vec<(Shape, Option<GemvConfig>)> {
             Some(b.time(&graph) / copies as f64)
         };
         let mut results: Vec<(f64, Option<GemvConfig>)> = measure(None).map(|t| (t, None)).into_iter().collect();
-        if tune {
-            results.extend(candidates(shape, b).into_iter().filter_map(|c| Some((measure(Some(c))?, Some(c)))));
-            results.sort_by(|x, y| x.0.total_cmp(&y.0));
+        let start = Instant::now();
+        for config in candidates(shape, b) {
+            if start.elapsed().as_secs_f64() > tune_seconds {
+                break;
+            }
+            results.extend(measure(Some(config)).map(|t| (t, Some(config))));
         }
+        results.sort_by(|x, y| x.0.total_cmp(&y.0));
         for (seconds, config) in results.iter().take(6) {
             let name = config.map_or("table".into(), |c| format!("{}/{}/{}/{}", c.split, c.planes, c.ahead, c.blocks));
             let shape = format!("{rows:?} x {k}");
@@ -172,7 +180,7 @@ pub fn run(b: &Bench, tune: bool) -> Vec<(Shape, Option<GemvConfig>)> {
                 bytes as f64 / seconds / 1e9
             );
         }
-        if tune {
+        if results.len() > 1 {
             let table = results.iter().find(|r| r.1.is_none()).map_or(0.0, |r| r.0 * 1e6);
             println!("{:<28} table {table:.2} us, {} configurations", "", results.len());
         }

@@ -8,19 +8,28 @@ use crate::{Buffer, Rejected};
 
 const KERNEL: &str = "rope_table";
 const UNITS: u32 = 64;
-// π/2 in five parts. The first four have 6 bits, so that their products with a quadrant number below 2^18 are exact
-// with or without fused multiply-add: angles up to 2.6e5 reduce without loss on every runtime.
-const HALF_PI: [f32; 5] = [1.5625, 0.007_812_5, 0.000_480_651_86, 3.099_441_5e-6, 7.549_79e-8];
+// 2/π in three 14-bit digits: their products with an integer below 2^18 fit 32 bits.
+const QUADRANTS: [u32; 3] = [10430, 6198, 14649];
+const HALF_PI: f32 = 1.570_796_4;
+/// What [`HALF_PI`] is above π/2.
+const HALF_PI_EXCESS: f32 = 4.371_139e-8;
 
-/// cos and sin of an angle from 0 to 2.6e5, within 1.5e-7.
+/// cos and sin of an angle from 0 to 2^18, within 2e-7.
+///
+/// The whole part of the angle is reduced in integers: drivers merge the steps of a reduction in floats, which loses its
+/// accuracy (Mesa does; the error grows to 1e-5 at 65,537).
 #[cube]
 fn cos_sin(angle: f32) -> (f32, f32) {
-    let n = (angle * core::f32::consts::FRAC_2_PI + 0.5f32).floor();
-    let mut r = angle;
-    #[unroll]
-    for part in 0..5usize {
-        r -= n * comptime!(HALF_PI[part]);
-    }
+    let whole = angle.floor();
+    let n = u32::cast_from(whole);
+    // Quarter turns of the whole part, modulo 16, in units of 2^-28.
+    let turns = ((n * comptime!(QUADRANTS[0])) << 14u32) + n * comptime!(QUADRANTS[1]) + ((n * comptime!(QUADRANTS[2])) >> 14u32);
+    let nearest = (turns + 0x0800_0000u32) >> 28u32;
+    let rest = i32::reinterpret(turns - (nearest << 28u32));
+    let sum = f32::cast_from(rest) * comptime!(HALF_PI / 268_435_456.0) + (angle - whole);
+    let past = sum > core::f32::consts::FRAC_PI_4;
+    let r = select(past, (sum - HALF_PI) + HALF_PI_EXCESS, sum);
+    let quadrant = (nearest + select(past, 1u32, 0u32)) % 4u32;
     let z = r * r;
     let mut s = fma(-1.951_529_6e-4f32, z, 8.332_161e-3f32);
     s = fma(s, z, -1.666_665_5e-1f32);
@@ -28,7 +37,6 @@ fn cos_sin(angle: f32) -> (f32, f32) {
     let mut c = fma(2.443_315_7e-5f32, z, -1.388_731_6e-3f32);
     c = fma(c, z, 4.166_664_6e-2f32);
     let cos = fma(c * z, z, fma(-0.5f32, z, 1.0f32));
-    let quadrant = u32::cast_from(n) % 4u32;
     let odd = quadrant % 2u32 == 1u32;
     let x = select(odd, sin, cos);
     let y = select(odd, cos, sin);
@@ -68,9 +76,7 @@ impl RopeTable {
     pub fn new(inv_freq: Buffer<f32>, first: usize) -> Result<Self, Rejected> {
         let len = inv_freq.len();
         let ok = first > 0 && first <= len && first.is_multiple_of(4) && len.is_multiple_of(4);
-        Rejected::unless(ok, KERNEL, || {
-            format!("{len} frequencies, the first table {first}: expected multiples of 4")
-        })?;
+        Rejected::unless(ok, KERNEL, || format!("{len} frequencies, the first table {first}: expected multiples of 4"))?;
         Ok(Self { inv_freq, first })
     }
 
@@ -90,9 +96,7 @@ impl RopeTable {
     /// [`Rejected`] if a buffer is too small.
     pub fn launch(&self, client: &Client, state: &Buffer<u32>, out: &Buffer<f32>) -> Result<(), Rejected> {
         let need = self.out_len();
-        Rejected::unless(out.len() >= need, KERNEL, || {
-            format!("the output has {} elements, expected {need}", out.len())
-        })?;
+        Rejected::unless(out.len() >= need, KERNEL, || format!("the output has {} elements, expected {need}", out.len()))?;
         Rejected::unless(state.len() > POSITION, KERNEL, || "the state buffer is empty".into())?;
         let all = self.inv_freq.len() as u32;
         // SAFETY: the checks above; the kernel stays below `all`.
