@@ -2,7 +2,7 @@
 
 use super::product::{Product, add};
 use super::simd::Simd;
-use super::tile::{Ahead, LINE, STRETCH};
+use super::tile::{Ahead, LINE, STEP, STRETCH};
 use std::ops::Range;
 
 /// One vector of columns of y from `column` on, for `R` rows of x.
@@ -19,13 +19,7 @@ pub(super) unsafe fn direct<S: Simd, const BF16: bool, const R: usize>(
     let [_, k] = weight.shape;
     let whole = k / STRETCH;
     // One chain of multiply-adds waits for itself; four at a time keep the units busy.
-    let most = if R == 1 {
-        4
-    } else if R == 2 {
-        2
-    } else {
-        1
-    };
+    let most = if R == 1 { 4 } else { 2 };
     let groups = whole.div_ceil(most);
     for group in 0..groups {
         let stretches = whole * group / groups..whole * (group + 1) / groups;
@@ -63,28 +57,35 @@ unsafe fn group_of<S: Simd, const BF16: bool, const R: usize, const P: usize>(
     let size = if BF16 { 2 } else { 4 };
     let stride = product.weight.row_bytes();
     let lines = STRETCH * size / LINE;
-    let mut w = product.weight.at(column, from);
-    let mut x = product.x[from..].as_ptr();
+    let w = product.weight.at(column, from);
+    let x = product.x[from..].as_ptr();
     unsafe {
-        let mut sums = [[S::zero(); R]; P];
+        let mut sums = [[S::zero(); R]; 4];
         for i in 0..lines {
             if let Some(ahead) = ahead {
                 ahead.prefetch::<S>(S::LANES, P * lines, i, lines);
             }
-            for part in 0..LINE / (S::LANES * 4) {
-                // A square of each chain in turn, for the processor looks only a few squares ahead.
-                for (p, sums) in sums.iter_mut().enumerate() {
-                    let w = w.wrapping_add(p * STRETCH * size + part * S::LANES * 4);
-                    let x = x.wrapping_add(p * STRETCH + part * S::LANES * 4 / size);
-                    *sums = square::<S, BF16, R>(w, stride, x, k, *sums);
+            for part in 0..LINE / STEP {
+                // A step of each chain in turn, for the processor looks only a few hundred instructions ahead; written
+                // out, for sums with a variable index would live in memory.
+                let w = w.wrapping_add(i * LINE + part * STEP);
+                let x = x.wrapping_add((i * LINE + part * STEP) / size);
+                let ws = STRETCH * size;
+                sums[0] = advance::<S, BF16, R>(w, stride, x, k, sums[0]);
+                if P > 1 {
+                    sums[1] = advance::<S, BF16, R>(w.wrapping_add(ws), stride, x.wrapping_add(STRETCH), k, sums[1]);
+                }
+                if P > 2 {
+                    sums[2] = advance::<S, BF16, R>(w.wrapping_add(2 * ws), stride, x.wrapping_add(2 * STRETCH), k, sums[2]);
+                }
+                if P > 3 {
+                    sums[3] = advance::<S, BF16, R>(w.wrapping_add(3 * ws), stride, x.wrapping_add(3 * STRETCH), k, sums[3]);
                 }
             }
-            w = w.wrapping_add(LINE);
-            x = x.wrapping_add(LINE / size);
         }
         for r in 0..R {
-            for p in 0..P {
-                add::<S>(product.y.0.wrapping_add(r * n + column), sums[p][r], from + p == 0);
+            for (p, sums) in sums.iter().take(P).enumerate() {
+                add::<S>(product.y.0.wrapping_add(r * n + column), sums[r], from + p == 0);
             }
         }
     }
@@ -94,14 +95,14 @@ unsafe fn group_of<S: Simd, const BF16: bool, const R: usize, const P: usize>(
 #[inline(always)]
 unsafe fn last<S: Simd, const BF16: bool, const R: usize>(product: &Product<'_>, column: usize, from: usize) {
     let [n, k] = product.weight.shape;
-    let step = if BF16 { 2 * S::LANES } else { S::LANES };
+    let step = if BF16 { STEP / 2 } else { STEP / 4 };
     let steps = (k - from) / step;
     unsafe {
         let mut sums = [S::zero(); R];
         for i in 0..steps {
             let w = product.weight.at(column, from + i * step);
             let x = product.x[from + i * step..].as_ptr();
-            sums = square::<S, BF16, R>(w, product.weight.row_bytes(), x, k, sums);
+            sums = advance::<S, BF16, R>(w, product.weight.row_bytes(), x, k, sums);
         }
         for at in from + steps * step..k {
             // As many as the widest vector has lanes.
@@ -120,9 +121,9 @@ unsafe fn last<S: Simd, const BF16: bool, const R: usize>(product: &Product<'_>,
     }
 }
 
-/// Continues the sums with one square of w: one vector of each of `LANES` rows.
+/// Continues the sums with sixteen bytes of each of `LANES` rows of w.
 #[inline(always)]
-unsafe fn square<S: Simd, const BF16: bool, const R: usize>(
+unsafe fn advance<S: Simd, const BF16: bool, const R: usize>(
     w: *const u8,
     stride: isize,
     x: *const f32,
@@ -130,11 +131,10 @@ unsafe fn square<S: Simd, const BF16: bool, const R: usize>(
     mut sums: [S::V; R],
 ) -> [S::V; R] {
     unsafe {
-        let square = S::transposed(w, stride);
         let mut x = x;
-        for v in square.as_ref() {
+        for v in S::transposed(w, stride) {
             if BF16 {
-                let (even, odd) = S::widen(*v);
+                let (even, odd) = S::widen(v);
                 for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = S::fma(even, S::splat(x.wrapping_add(r * k)), *sum);
                     *sum = S::fma(odd, S::splat(x.wrapping_add(r * k + 1)), *sum);
@@ -142,7 +142,7 @@ unsafe fn square<S: Simd, const BF16: bool, const R: usize>(
                 x = x.wrapping_add(2);
             } else {
                 for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = S::fma(*v, S::splat(x.wrapping_add(r * k)), *sum);
+                    *sum = S::fma(v, S::splat(x.wrapping_add(r * k)), *sum);
                 }
                 x = x.wrapping_add(1);
             }

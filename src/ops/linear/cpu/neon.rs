@@ -8,7 +8,6 @@ pub(super) struct Neon;
 
 impl Simd for Neon {
     type V = float32x4_t;
-    type Square = [float32x4_t; 4];
     const LANES: usize = 4;
     const ROWS: usize = 8;
 

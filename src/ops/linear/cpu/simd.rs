@@ -7,8 +7,6 @@
 /// pointers must be valid for all that is read or written; no method asks for alignment.
 pub(super) trait Simd: Copy + 'static {
     type V: Copy;
-    /// `LANES` vectors.
-    type Square: Copy + AsRef<[Self::V]>;
     const LANES: usize;
     /// Rows of x whose sums over two vectors of columns fit in the registers.
     const ROWS: usize;
@@ -22,9 +20,9 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The two bf16 of each lane, widened: those at even places in memory, those at odd places.
     unsafe fn widen(pairs: Self::V) -> (Self::V, Self::V);
-    /// `LANES` lanes of each of `LANES` rows that lie `stride` bytes apart, transposed: vector `i` holds lane `i` of
-    /// every row.
-    unsafe fn transposed(rows: *const u8, stride: isize) -> Self::Square;
+    /// Sixteen bytes of each of `LANES` rows that lie `stride` bytes apart, transposed: vector `i` holds the `i`th
+    /// four bytes of every row.
+    unsafe fn transposed(rows: *const u8, stride: isize) -> [Self::V; 4];
     unsafe fn prefetch(_p: *const u8) {}
 }
 
@@ -34,7 +32,6 @@ pub(super) struct Portable;
 
 impl Simd for Portable {
     type V = [f32; 8];
-    type Square = [[f32; 8]; 8];
     const LANES: usize = 8;
     const ROWS: usize = 2;
 
@@ -77,10 +74,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn transposed(rows: *const u8, stride: isize) -> [[f32; 8]; 8] {
-        let rows: [[f32; 8]; 8] = std::array::from_fn(|r| {
+    unsafe fn transposed(rows: *const u8, stride: isize) -> [[f32; 8]; 4] {
+        let rows: [[f32; 4]; 8] = std::array::from_fn(|r| {
             // SAFETY: the caller's promise.
-            unsafe { rows.wrapping_offset(r as isize * stride).cast::<[f32; 8]>().read_unaligned() }
+            unsafe { rows.wrapping_offset(r as isize * stride).cast::<[f32; 4]>().read_unaligned() }
         });
         std::array::from_fn(|i| std::array::from_fn(|r| rows[r][i]))
     }

@@ -18,10 +18,8 @@ pub(super) const fn columns<S: Simd>() -> usize {
     2 * S::LANES
 }
 
-/// Values of K in one vector of a row.
-pub(super) fn step<S: Simd>(stored: Stored) -> usize {
-    S::LANES * 4 / stored.bytes()
-}
+/// Bytes of each row that are transposed at once.
+pub(super) const STEP: usize = 16;
 
 /// Memory that will be read next: the same part of some rows.
 #[derive(Clone, Copy)]
@@ -62,7 +60,7 @@ pub(super) unsafe fn fill<S: Simd, const BF16: bool>(
     let width = columns::<S>();
     debug_assert!(out.len() >= ks.len() * width && rows.len() <= width);
     let stored = if BF16 { Stored::Bf16 } else { Stored::F32 };
-    let step = step::<S>(stored);
+    let step = STEP / stored.bytes();
     let whole = if rows.len() == width && weight.rows_are_dense() { ks.len() / step } else { 0 };
     let stride = weight.row_bytes();
     for half in 0..if whole > 0 { 2 } else { 0 } {
@@ -76,20 +74,19 @@ pub(super) unsafe fn fill<S: Simd, const BF16: bool>(
                     let lines = STRETCH * stored.bytes() / LINE;
                     ahead.prefetch::<S>(width, lines, half * whole + i, 2 * STRETCH / step);
                 }
-                let square = S::transposed(at, stride);
-                for v in square.as_ref() {
+                for v in S::transposed(at, stride) {
                     if BF16 {
-                        let (even, odd) = S::widen(*v);
+                        let (even, odd) = S::widen(v);
                         S::store(place, even);
                         S::store(place.wrapping_add(width), odd);
                         place = place.wrapping_add(2 * width);
                     } else {
-                        S::store(place, *v);
+                        S::store(place, v);
                         place = place.wrapping_add(width);
                     }
                 }
             }
-            at = at.wrapping_add(S::LANES * 4);
+            at = at.wrapping_add(STEP);
         }
     }
     for k in whole * step..ks.len() {

@@ -8,7 +8,6 @@ pub(super) struct Avx2;
 
 impl Simd for Avx2 {
     type V = __m256;
-    type Square = [__m256; 8];
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
@@ -52,11 +51,20 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn transposed(rows: *const u8, stride: isize) -> [__m256; 8] {
+    unsafe fn transposed(rows: *const u8, stride: isize) -> [__m256; 4] {
         unsafe {
-            let [a, b, c, d] = four256(rows, stride);
-            let [e, f, g, h] = four256(rows.wrapping_add(16), stride);
-            [a, b, c, d, e, f, g, h]
+            let a = pair(rows, stride, 0);
+            let b = pair(rows, stride, 1);
+            let c = pair(rows, stride, 2);
+            let d = pair(rows, stride, 3);
+            let (ab, ef) = (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(a, b)));
+            let (cd, gh) = (_mm256_castps_pd(_mm256_unpacklo_ps(c, d)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
+            [
+                _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)),
+                _mm256_castpd_ps(_mm256_unpacklo_pd(ef, gh)),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(ef, gh)),
+            ]
         }
     }
 
@@ -71,7 +79,6 @@ pub(super) struct Avx512;
 
 impl Simd for Avx512 {
     type V = __m512;
-    type Square = [__m512; 16];
     const LANES: usize = 16;
     const ROWS: usize = 8;
 
@@ -115,13 +122,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn transposed(rows: *const u8, stride: isize) -> [__m512; 16] {
+    unsafe fn transposed(rows: *const u8, stride: isize) -> [__m512; 4] {
         unsafe {
-            let [a, b, c, d] = four512(rows, stride);
-            let [e, f, g, h] = four512(rows.wrapping_add(16), stride);
-            let [i, j, k, l] = four512(rows.wrapping_add(32), stride);
-            let [m, n, o, p] = four512(rows.wrapping_add(48), stride);
-            [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+            let (a, b) = (quads(rows, stride, 0), quads(rows, stride, 1));
+            let (c, d) = (quads(rows, stride, 2), quads(rows, stride, 3));
+            let (ab, ef) = (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(a, b)));
+            let (cd, gh) = (_mm512_castps_pd(_mm512_unpacklo_ps(c, d)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d)));
+            [
+                _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
+                _mm512_castpd_ps(_mm512_unpacklo_pd(ef, gh)),
+                _mm512_castpd_ps(_mm512_unpackhi_pd(ef, gh)),
+            ]
         }
     }
 
@@ -140,23 +152,10 @@ unsafe fn quad(rows: *const u8, stride: isize, i: isize) -> __m128 {
     unsafe { _mm_loadu_ps(rows.wrapping_offset(i * stride).cast()) }
 }
 
-/// Four lanes of eight rows, transposed: rows `i` and `i + 4` side by side, then four rows in each half.
+/// 128 bits of rows `i` and `i + 4`, side by side: what follows transposes four rows in each half.
 #[inline(always)]
-unsafe fn four256(rows: *const u8, stride: isize) -> [__m256; 4] {
-    unsafe {
-        let a = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(quad(rows, stride, 0)), quad(rows, stride, 4));
-        let b = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(quad(rows, stride, 1)), quad(rows, stride, 5));
-        let c = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(quad(rows, stride, 2)), quad(rows, stride, 6));
-        let d = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(quad(rows, stride, 3)), quad(rows, stride, 7));
-        let (ab, ef) = (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(a, b)));
-        let (cd, gh) = (_mm256_castps_pd(_mm256_unpacklo_ps(c, d)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
-        [
-            _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
-            _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)),
-            _mm256_castpd_ps(_mm256_unpacklo_pd(ef, gh)),
-            _mm256_castpd_ps(_mm256_unpackhi_pd(ef, gh)),
-        ]
-    }
+unsafe fn pair(rows: *const u8, stride: isize, i: isize) -> __m256 {
+    unsafe { _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(quad(rows, stride, i)), quad(rows, stride, i + 4)) }
 }
 
 /// 128 bits of rows `i`, `i + 4`, `i + 8` and `i + 12`.
@@ -167,22 +166,5 @@ unsafe fn quads(rows: *const u8, stride: isize, i: isize) -> __m512 {
         let v = _mm512_insertf32x4::<1>(v, quad(rows, stride, i + 4));
         let v = _mm512_insertf32x4::<2>(v, quad(rows, stride, i + 8));
         _mm512_insertf32x4::<3>(v, quad(rows, stride, i + 12))
-    }
-}
-
-/// Four lanes of sixteen rows, transposed.
-#[inline(always)]
-unsafe fn four512(rows: *const u8, stride: isize) -> [__m512; 4] {
-    unsafe {
-        let (a, b) = (quads(rows, stride, 0), quads(rows, stride, 1));
-        let (c, d) = (quads(rows, stride, 2), quads(rows, stride, 3));
-        let (ab, ef) = (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(a, b)));
-        let (cd, gh) = (_mm512_castps_pd(_mm512_unpacklo_ps(c, d)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d)));
-        [
-            _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-            _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
-            _mm512_castpd_ps(_mm512_unpacklo_pd(ef, gh)),
-            _mm512_castpd_ps(_mm512_unpackhi_pd(ef, gh)),
-        ]
     }
 }
