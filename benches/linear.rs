@@ -58,16 +58,9 @@ fn main() {
     println!("read, all threads: {:.1} GB/s, median {:.1}", rate(POOL_BYTES, best), rate(POOL_BYTES, median));
 
     let device = Device::flex();
-<<<<<<< HEAD
-    let pool: Vec<u8> =
-        pool.iter().flat_map(|v| half::bf16::from_f32(*v).to_ne_bytes()).cycle().take(POOL_BYTES).collect();
-    let pool = bytes::Bytes::from(pool);
-    for (n, k) in [(12288, 1536), (1536, 12288), (262_144, 1536)] {
-=======
     let pool: Vec<u16> = pool.par_iter().flat_map_iter(|v| [half::bf16::from_f32(*v).to_bits(); 2]).collect();
     let pool = bytes::Bytes::from_owner(Pool(pool));
     for (n, k) in [(12288, 1536), (1536, 12288), (1536, 2048), (262_144, 1536)] {
->>>>>>> linear
         let size = n * k * 2;
         let weights: Vec<Tensor<2>> = (0..POOL_BYTES / size)
             .map(|i| {
