@@ -5,7 +5,9 @@
 
 use std::time::Instant;
 
-use cube_kernels::attention::{Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, RopeTable, Tuning};
+use cube_kernels::attention::{
+    Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, RopeTable, Tuning,
+};
 use cube_kernels::{Buffer, Caps, state};
 use cubecl::client::Client;
 
@@ -39,7 +41,8 @@ impl Layers {
             })
             .collect();
         let table = RopeTable::new(Buffer::from_slice(client, &vec![0.01f32; d / 2]), d / 2).unwrap();
-        let numbers: Vec<f32> = (0..d * (spec.heads + 2 * spec.kv_heads)).map(|i| ((i * 37 % 101) as f32) / 101.0 - 0.5).collect();
+        let numbers: Vec<f32> =
+            (0..d * (spec.heads + 2 * spec.kv_heads)).map(|i| ((i * 37 % 101) as f32) / 101.0 - 0.5).collect();
         Self {
             client: client.clone(),
             caches: (0..count).map(|_| [0, 1].map(|_| Buffer::from_slice(client, &host))).collect(),
@@ -78,7 +81,8 @@ impl Layers {
         let chain = |merge: bool| {
             for caches in &self.caches {
                 io(caches, &|io| {
-                    if merge { layer.launch(&self.client, io) } else { layer.launch_without_merge(&self.client, io) }.unwrap();
+                    if merge { layer.launch(&self.client, io) } else { layer.launch_without_merge(&self.client, io) }
+                        .unwrap();
                 });
             }
         };
@@ -129,13 +133,17 @@ impl Layers {
             line += &format!(" | {keys}: {both:.2} us ({split:.2} split), {:.2} TB/s", bytes as f64 / both / 1e6);
         }
         let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, last_cube_merges } = tuning;
-        println!("{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims} one={last_cube_merges}{line}");
+        println!(
+            "{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims} one={last_cube_merges}{line}"
+        );
         Some(times.iter().map(|t| t[0]).sum())
     }
 
     fn search(&self, name: &str, positions: &[u32]) {
         let mut best = Tuning::of(&self.spec, &Caps::of(&self.client));
-        let Some(mut least) = self.row(name, best, positions) else { return println!("{name}: the default does not fit") };
+        let Some(mut least) = self.row(name, best, positions) else {
+            return println!("{name}: the default does not fit");
+        };
         let values: [(fn(&mut Tuning, usize), &[usize]); 9] = [
             (|t, v| t.min_keys = v, &[8, 16, 32, 64]),
             (|t, v| t.group = v, &[2, 4, 8]),
@@ -169,7 +177,8 @@ fn main() {
     let quick = std::env::args().any(|a| a == "quick");
     let client = client();
     println!("{}: {:?}", client.name(), Caps::of(&client));
-    let spec = |head_dim, slots| AttentionSpec { heads: 8, kv_heads: 1, head_dim, slots, kv: KvType::Bf16, owns_kv: true };
+    let spec =
+        |head_dim, slots| AttentionSpec { heads: 8, kv_heads: 1, head_dim, slots, kv: KvType::Bf16, owns_kv: true };
     let cases: [(&str, AttentionSpec, &[u32]); 3] = [
         ("window 512, D 256", spec(256, 512), &[100, 5000]),
         ("context 8192, D 512", spec(512, 8192), &[511, 2047, 8191]),

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod generate;
 mod inspect;
+pub mod logging;
 mod parity;
 mod tokenize;
 

@@ -59,8 +59,6 @@ pub struct TextConfig {
     #[serde(default)]
     pub enable_moe_block: bool,
     #[serde(default)]
-    pub bos_token_id: Option<u32>,
-    #[serde(default)]
     pub pad_token_id: Option<u32>,
     #[serde(default)]
     pub eos_token_id: Option<OneOrMany>,

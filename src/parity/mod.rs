@@ -37,7 +37,8 @@ impl Array {
     pub fn from_tensor(x: &Tensor<3>) -> Result<Self> {
         let width = x.dims()[2];
         let data = x.clone().cast(DType::F32).into_data();
-        let values = data.try_to_vec().map_err(|e| Error::NonFinite(format!("activations could not be read: {e:?}")))?;
+        let values =
+            data.try_to_vec().map_err(|e| Error::NonFinite(format!("activations could not be read: {e:?}")))?;
         Ok(Self { width, values })
     }
 

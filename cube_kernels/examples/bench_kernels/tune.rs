@@ -138,7 +138,8 @@ fn candidates(shape: Shape, b: &Bench) -> Vec<GemvConfig> {
         }
     }
     // In an order that visits all corners early: tuning stops when its time is over.
-    found.sort_by_key(|c| (c.split * 31 + c.planes * 97 + c.ahead * 193 + c.blocks * 389).wrapping_mul(2654435761) >> 7);
+    found
+        .sort_by_key(|c| (c.split * 31 + c.planes * 97 + c.ahead * 193 + c.blocks * 389).wrapping_mul(2654435761) >> 7);
     found
 }
 

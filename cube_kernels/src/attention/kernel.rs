@@ -71,7 +71,19 @@ pub(super) fn attention_split_kernel<NV: Size>(
             }
         }
     } else if comptime!(bp.owns_kv) {
-        new_token::<NV>(qkv, q_norm, k_norm, rope, k_cache, v_cache, partial, stats, position % places.slots, &places, bp);
+        new_token::<NV>(
+            qkv,
+            q_norm,
+            k_norm,
+            rope,
+            k_cache,
+            v_cache,
+            partial,
+            stats,
+            position % places.slots,
+            &places,
+            bp,
+        );
         if comptime!(bp.tuning.last_cube_merges) {
             merge_if_last(partial, stats, counters, out, live_splits(position, places.slots, bp), bp);
         }
@@ -198,7 +210,8 @@ fn load_keys(cache: &mut [U4], keys: &mut Array<U4>, row0: u32, base: u32, end: 
         for c in 0..comptime!(bp.chunks()) {
             #[unroll]
             for e in 0..vectors {
-                keys[comptime!((r * bp.chunks() + c) * vectors + e)] = cache[at + comptime!(c * bp.tuning.lanes * vectors + e)];
+                keys[comptime!((r * bp.chunks() + c) * vectors + e)] =
+                    cache[at + comptime!(c * bp.tuning.lanes * vectors + e)];
             }
         }
     }

@@ -203,10 +203,14 @@ impl Attention {
             ends.push(("v", io.v_at, kv_heads * head_dim));
         }
         for (name, at, len) in ends {
-            Rejected::unless(at.is_multiple_of(4), KERNEL, || format!("{name} begins at {at}, expected a multiple of 4"))?;
+            Rejected::unless(at.is_multiple_of(4), KERNEL, || {
+                format!("{name} begins at {at}, expected a multiple of 4")
+            })?;
             holds(&format!("qkv ({name})"), io.qkv.len(), at + len)?;
         }
-        Rejected::unless(io.rope_at.is_multiple_of(4), KERNEL, || format!("rope begins at {}, expected a multiple of 4", io.rope_at))?;
+        Rejected::unless(io.rope_at.is_multiple_of(4), KERNEL, || {
+            format!("rope begins at {}, expected a multiple of 4", io.rope_at)
+        })?;
         holds("q_norm", io.q_norm.len(), head_dim)?;
         holds("k_norm", io.k_norm.len(), head_dim)?;
         holds("rope", io.rope.len(), io.rope_at + head_dim)?;

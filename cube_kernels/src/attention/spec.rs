@@ -99,7 +99,17 @@ impl Tuning {
         let tile = 32.max(rows).max(units * 2 / d);
         let min_keys = 16.max(rows.min(32));
         let splits = spec.slots.div_ceil(min_keys).clamp(1, if d >= 512 { 128 } else { 64 });
-        Self { units, group, lanes, tile, value_dims: 2, splits, min_keys, merge_dims: d.min(64), last_cube_merges: false }
+        Self {
+            units,
+            group,
+            lanes,
+            tile,
+            value_dims: 2,
+            splits,
+            min_keys,
+            merge_dims: d.min(64),
+            last_cube_merges: false,
+        }
     }
 }
 
@@ -145,10 +155,16 @@ impl Blueprint {
         })?;
         let rows_of_k = self.head_dim / CHUNK;
         need(t.lanes > 0 && rows_of_k.is_multiple_of(t.lanes) && t.lanes.is_power_of_two() && t.lanes <= units, {
-            format!("{} lanes per key, expected a power of two that divides {rows_of_k} and fits {units} units", t.lanes)
+            format!(
+                "{} lanes per key, expected a power of two that divides {rows_of_k} and fits {units} units",
+                t.lanes
+            )
         })?;
         need(matches!(t.value_dims, 2 | 4) && self.head_dim / t.value_dims <= units, {
-            format!("head_dim {} at {} value dimensions per unit needs more than {units} units", self.head_dim, t.value_dims)
+            format!(
+                "head_dim {} at {} value dimensions per unit needs more than {units} units",
+                self.head_dim, t.value_dims
+            )
         })?;
         let rows = self.key_rows().max(self.value_rows());
         need(t.tile.is_power_of_two() && t.tile >= rows, {
@@ -156,7 +172,10 @@ impl Blueprint {
         })?;
         need(t.splits > 0 && t.min_keys > 0, "splits and min_keys must be 1 or more".into())?;
         let merge_ok = t.merge_dims.is_power_of_two() && t.merge_dims >= 4 && t.merge_dims <= self.head_dim;
-        need(merge_ok, format!("{} dimensions per merge cube, expected a power of two from 4 to head_dim", t.merge_dims))?;
+        need(
+            merge_ok,
+            format!("{} dimensions per merge cube, expected a power of two from 4 to head_dim", t.merge_dims),
+        )?;
         need(!t.last_cube_merges || caps.device_scope, "the device cannot order memory between cubes".into())?;
         let bytes = self.shared_bytes();
         need(bytes <= caps.shared_bytes as usize, {

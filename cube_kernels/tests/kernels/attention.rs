@@ -1,8 +1,8 @@
 //! Decode attention against its reference, on every device of this build.
 
 use cube_kernels::attention::{
-    Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, ReferenceCache, ReferenceToken, RopeTable, Tuning,
-    append_reference, attention_reference,
+    Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, ReferenceCache, ReferenceToken, RopeTable,
+    Tuning, append_reference, attention_reference,
 };
 use cube_kernels::{Buffer, Caps, state};
 use cubecl::client::Client;
@@ -167,7 +167,8 @@ impl Rig {
 
     fn read_row(&self, cache: &Buffer<u32>, row: usize, rows: usize) -> Vec<f32> {
         let bytes = cache.len() / rows * 4;
-        let handle = cache.handle().clone().offset_start((row * bytes) as u64).offset_end(((rows - row - 1) * bytes) as u64);
+        let handle =
+            cache.handle().clone().offset_start((row * bytes) as u64).offset_end(((rows - row - 1) * bytes) as u64);
         let raw = self.client.read_one(handle).unwrap();
         match self.layer.spec().kv {
             KvType::F32 => raw.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect(),
@@ -263,7 +264,9 @@ fn small_rings_match_reference_over_many_wraps() {
 
 #[test]
 fn every_group_size_matches_reference() {
-    for (heads, kv_heads) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 2), (16, 8), (16, 1), (12, 1)] {
+    for (heads, kv_heads) in
+        [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 1), (8, 2), (16, 8), (16, 1), (12, 1)]
+    {
         for kv in [KvType::Bf16, KvType::F32] {
             sweep(spec(heads, kv_heads, 64, 50, kv), 60);
         }

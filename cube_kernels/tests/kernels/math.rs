@@ -51,7 +51,10 @@ fn functions_match_f64_and_keep_nan() {
                 let want = exact(x as f64);
                 let error = (y as f64 - want).abs();
                 // Drivers may reassociate the range reduction of exp: that costs up to 6e-8 per unit of x.
-                assert!(error <= (1e-6 + 1e-7 * x.abs() as f64) * want.abs() + 1e-10, "function {which} of {x}: {y}, expected {want}");
+                assert!(
+                    error <= (1e-6 + 1e-7 * x.abs() as f64) * want.abs() + 1e-10,
+                    "function {which} of {x}: {y}, expected {want}"
+                );
             }
             let special = map(client, &[f32::NAN, f32::INFINITY, f32::NEG_INFINITY], which as u32);
             assert!(special[0].is_nan(), "function {which} of NaN: {}", special[0]);

@@ -43,7 +43,8 @@ fn devices() -> &'static [(&'static str, Client)] {
     DEVICES.get_or_init(|| {
         let required = std::env::var("GEMMA_REQUIRE_DEVICE").unwrap_or_default();
         let mut found = Vec::new();
-        let openers = [("cuda", open_cuda as fn() -> Result<Client, String>), ("vulkan", open_vulkan), ("wgpu", open_wgpu)];
+        let openers =
+            [("cuda", open_cuda as fn() -> Result<Client, String>), ("vulkan", open_vulkan), ("wgpu", open_wgpu)];
         for (name, open) in openers {
             match catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| Err("opening it panicked".into())) {
                 Ok(client) => found.push((name, client)),
