@@ -78,20 +78,20 @@ impl GemvConfig {
 /// Plane size of the device that [`MEASURED`] comes from.
 const MEASURED_LANES: u32 = 32;
 
-/// Best of each shape: weight rows, K, whether rows come in pairs, configuration. `bench_kernels --tune` makes this table.
+/// Best of each shape on an H200: weight rows, K, whether rows come in pairs, configuration. `bench_kernels --tune` finds them.
 const MEASURED: &[(usize, usize, bool, GemvConfig)] = &[
-    (2048, 1536, false, GemvConfig::new(2, 8, 4, 1)),
-    (4096, 1536, false, GemvConfig::new(2, 8, 4, 2)),
-    (2560, 1536, false, GemvConfig::new(2, 8, 4, 1)),
-    (5120, 1536, false, GemvConfig::new(2, 8, 4, 2)),
-    (1536, 2048, false, GemvConfig::new(4, 8, 4, 1)),
-    (1536, 4096, false, GemvConfig::new(4, 8, 4, 1)),
+    (2048, 1536, false, GemvConfig::new(6, 6, 2, 2)),
+    (4096, 1536, false, GemvConfig::new(2, 8, 1, 2)),
+    (2560, 1536, false, GemvConfig::new(2, 6, 1, 2)),
+    (5120, 1536, false, GemvConfig::new(3, 6, 2, 2)),
+    (1536, 2048, false, GemvConfig::new(4, 8, 1, 2)),
+    (1536, 4096, false, GemvConfig::new(8, 8, 2, 1)),
     (12288, 1536, true, GemvConfig::new(1, 4, 2, 2)),
     (24576, 1536, true, GemvConfig::new(1, 4, 2, 2)),
-    (1536, 6144, false, GemvConfig::new(4, 8, 2, 2)),
-    (1536, 12288, false, GemvConfig::new(8, 8, 2, 2)),
-    (256, 1536, false, GemvConfig::new(2, 4, 1, 1)),
-    (1536, 256, false, GemvConfig::new(1, 4, 1, 1)),
-    (8960, 1536, false, GemvConfig::new(1, 4, 2, 2)),
-    (262144, 1536, false, GemvConfig::new(1, 4, 2, 4)),
+    (1536, 6144, false, GemvConfig::new(8, 8, 1, 2)),
+    (1536, 12288, false, GemvConfig::new(8, 8, 2, 1)),
+    (256, 1536, false, GemvConfig::new(6, 6, 3, 1)),
+    (1536, 256, false, GemvConfig::new(1, 8, 1, 1)),
+    (8960, 1536, false, GemvConfig::new(6, 12, 1, 2)),
+    (262144, 1536, false, GemvConfig::new(1, 4, 2, 2)),
 ];

@@ -319,7 +319,8 @@ pub(super) fn gemv_kernel(
         } else if comptime!(b.epilogue == Epilogue::GeluScale) {
             values[j] = gelu_tanh(value) * factors[j];
         } else if comptime!(b.epilogue == Epilogue::SoftcapArgmax) {
-            values[j] = softcap(value, cap);
+            // A broken value stays visible: the cap would hide an infinity.
+            values[j] = select(is_not_finite(value), value, softcap(value, cap));
         } else {
             values[j] = value;
         }

@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use cube_kernels::{Buffer, Caps};
 use cubecl::Device;
@@ -14,6 +14,9 @@ use half::bf16;
 
 /// Runs `test` on every device, once with its plane operations and once as if it had none.
 pub fn each_device(test: impl Fn(&Client, Caps)) {
+    // One test at a time: on CUDA no thread may allocate while another captures a graph.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     watch_log();
     for (name, client) in devices() {
         let caps = Caps::of(client);
