@@ -48,11 +48,5 @@ fn view(weight: &FlexTensor) -> Weight<'_> {
     };
     let layout = weight.layout();
     let (shape, strides) = (layout.shape(), layout.strides());
-    Weight::strided(
-        weight.bytes(),
-        stored,
-        [shape[0], shape[1]],
-        layout.start_offset(),
-        [strides[0], strides[1]],
-    )
+    Weight::strided(weight.bytes(), stored, [shape[0], shape[1]], layout.start_offset(), [strides[0], strides[1]])
 }

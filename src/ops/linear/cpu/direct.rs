@@ -76,10 +76,12 @@ unsafe fn group_of<S: Simd, const BF16: bool, const R: usize, const P: usize>(
                     sums[1] = advance::<S, BF16, R>(w.wrapping_add(ws), stride, x.wrapping_add(STRETCH), k, sums[1]);
                 }
                 if P > 2 {
-                    sums[2] = advance::<S, BF16, R>(w.wrapping_add(2 * ws), stride, x.wrapping_add(2 * STRETCH), k, sums[2]);
+                    sums[2] =
+                        advance::<S, BF16, R>(w.wrapping_add(2 * ws), stride, x.wrapping_add(2 * STRETCH), k, sums[2]);
                 }
                 if P > 3 {
-                    sums[3] = advance::<S, BF16, R>(w.wrapping_add(3 * ws), stride, x.wrapping_add(3 * STRETCH), k, sums[3]);
+                    sums[3] =
+                        advance::<S, BF16, R>(w.wrapping_add(3 * ws), stride, x.wrapping_add(3 * STRETCH), k, sums[3]);
                 }
             }
         }

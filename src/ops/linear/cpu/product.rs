@@ -75,10 +75,9 @@ unsafe fn run_stored<S: Simd, const BF16: bool>(product: &Product<'_>, task: Ran
                 } else {
                     (ks.end < k).then_some((rest.start, ks.end))
                 };
-                let ahead = next.filter(|_| dense && ks.len() == STRETCH).map(|(row, from)| Ahead {
-                    at: product.weight.at(row, from),
-                    stride: product.weight.row_bytes(),
-                });
+                let ahead = next
+                    .filter(|_| dense && ks.len() == STRETCH)
+                    .map(|(row, from)| Ahead { at: product.weight.at(row, from), stride: product.weight.row_bytes() });
                 fill::<S, BF16>(&product.weight, place.columns.clone(), ks.clone(), ahead, tile);
                 multiply::<S>(product, &place, tile);
             }
