@@ -8,6 +8,8 @@
 //! Flex multiplies bf16 at a hundredth of the memory's speed, and an f32 copy of a checkpoint needs twice its memory:
 //! hence an operation of our own. ndarray knows no bf16 at all, so weights for it are f32.
 
+#![allow(deprecated, reason = "upstream calls its ndarray backend deprecated; it was asked for")]
+
 #[cfg(feature = "flex")]
 pub mod cpu;
 #[cfg(feature = "flex")]
@@ -72,7 +74,7 @@ impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {}
 /// let weight = Tensor::<2>::from_data([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]], &device).cast(DType::BF16);
 /// let x = Tensor::<3>::from_data([[[1.0f32, 10.0]]], &device);
 /// let y = gemma_burn::ops::linear(x, weight);
-/// assert_eq!(y.into_data().to_vec::<f32>().unwrap(), [21.0, 43.0, 65.0]);
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [21.0, 43.0, 65.0]);
 /// # }
 /// ```
 pub fn linear<const R: usize>(x: Tensor<R>, weight: Tensor<2>) -> Tensor<R> {
