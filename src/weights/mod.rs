@@ -207,7 +207,9 @@ impl<'a> Loader<'a> {
         }
         self.done += entry.range.len() as u64;
         self.tell(self.done);
-        Ok(Some(Tensor::from_data(data, (self.device, held))))
+        // By way of one dimension, because some devices pad the rows of a matrix and the kernels read it without gaps.
+        let flat = Tensor::<1>::from_data(data, (self.device, held));
+        Ok(Some(flat.reshape(shape)))
     }
 
     /// Reads a mapped tensor's pages, so that the first token does not wait for the disk.

@@ -49,7 +49,7 @@ impl Case {
 }
 
 fn f32s(tensor: Tensor<2>) -> Vec<f32> {
-    tensor.into_data().convert::<f32>().to_vec().expect("converted to f32")
+    tensor.into_data().convert::<f32>().try_to_vec().expect("converted to f32")
 }
 
 fn assert_close(y: &[f32], reference: &[(f64, f64)], dtype: DType, what: &str) {
@@ -112,10 +112,10 @@ fn linear_keeps_leading_dimensions() {
     let flat = f32s(linear(x.clone(), w.clone()));
     let deep = linear(x.clone().reshape([2, 3, 2, 33]), w.clone());
     assert_eq!(deep.dims(), [2, 3, 2, 40]);
-    assert_eq!(deep.into_data().to_vec::<f32>().unwrap(), flat);
+    assert_eq!(deep.into_data().try_to_vec::<f32>().unwrap(), flat);
     let one = linear(x.slice([3..4]).reshape([33]), w);
     assert_eq!(one.dims(), [40]);
-    assert_eq!(one.into_data().to_vec::<f32>().unwrap(), flat[120..160]);
+    assert_eq!(one.into_data().try_to_vec::<f32>().unwrap(), flat[120..160]);
 }
 
 #[cfg(feature = "flex")]

@@ -131,7 +131,8 @@ impl Subject for OtherActivation<'_> {
 fn the_exact_gelu_is_caught() {
     let model = model("tiny-e2b");
     let compare_with = |activation: fn(Tensor<3>) -> Tensor<3>| {
-        let mut subject = OtherActivation { plain: Plain::new(&model, &cpu()), model: &model, activation };
+        let device = cpu();
+        let mut subject = OtherActivation { plain: Plain::new(&model, &device), model: &model, activation };
         run(&mut subject, &reference("tiny-e2b"), &Tolerance::F32).expect("it runs")
     };
     let right = compare_with(gemma_burn::model::gelu_tanh);

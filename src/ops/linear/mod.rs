@@ -21,7 +21,6 @@ use burn::backend::{Autodiff, Backend, Dispatch, TensorMetadata, backend_extensi
 use burn::tensor::{Shape, Tensor};
 
 /// The operation for the primitives of a backend; [`linear`] is the one for tensors.
-#[allow(deprecated, reason = "ndarray gives way to flex upstream; it stays a feature here")]
 #[backend_extension(
     Cube: cfg(feature = "cube"),
     Flex: cfg(feature = "flex"),
@@ -48,7 +47,6 @@ pub trait LinearOps: Backend {
 impl LinearOps for burn_cubecl::CubeBackend {}
 
 #[cfg(feature = "ndarray")]
-#[allow(deprecated, reason = "as above")]
 impl LinearOps for burn::backend::NdArray {}
 
 // The plain body is made of differentiable operations, so it is its own backward pass: for x and for the weight.
