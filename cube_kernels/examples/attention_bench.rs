@@ -132,7 +132,8 @@ impl Layers {
             let bytes = 2 * self.spec.kv_heads * keys * self.spec.head_dim * 4 / self.spec.kv.per_word();
             line += &format!(" | {keys}: {both:.2} us ({split:.2} split), {:.2} TB/s", bytes as f64 / both / 1e6);
         }
-        let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, last_cube_merges } = tuning;
+        let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, last_cube_merges, .. } =
+            tuning;
         println!(
             "{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims} one={last_cube_merges}{line}"
         );

@@ -101,9 +101,9 @@ impl Slot {
             Some(past) => past.zip(new, |past, new| Tensor::cat(vec![past, new], 2)),
         };
         let start = (position + count - window) % window;
-        self.buffer = Some(joined.last(window).map(|t| {
-            let tail = narrow_tokens(t, window - start, start);
-            Tensor::cat(vec![tail, narrow_tokens(t, 0, window - start)], 2)
+        self.buffer = Some(joined.last(window).map(|t| match start {
+            0 => t.clone(),
+            _ => Tensor::cat(vec![narrow_tokens(t, window - start, start), narrow_tokens(t, 0, window - start)], 2),
         }));
         joined
     }
@@ -117,7 +117,7 @@ impl Slot {
             return Some(buffer.map(|t| narrow_tokens(t, first, keep)));
         }
         let (from, to) = (first % window, position % window);
-        Some(buffer.map(|t| match from < to {
+        Some(buffer.map(|t| match from < to || to == 0 {
             true => narrow_tokens(t, from, keep),
             false => Tensor::cat(vec![narrow_tokens(t, from, window - from), narrow_tokens(t, 0, to)], 2),
         }))

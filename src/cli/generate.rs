@@ -45,19 +45,19 @@ pub struct Args {
 #[derive(clap::Args)]
 pub struct SamplingArgs {
     /// 0 always takes the best token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Choose among the K best tokens; 0 for all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Choose among the best tokens that together have this probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Drop tokens less probable than this share of the best one's probability
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Make tokens that occurred already less likely; 1 for none
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
     /// The same seed gives the same text
     #[arg(long, value_name = "S")]

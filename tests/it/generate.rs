@@ -60,7 +60,7 @@ fn streamed_text_equals_decoded_ids() {
         if finish.finish_reason == FinishReason::Stop {
             ids.pop();
         }
-        assert_eq!(text, engine.tokenizer().decode(&ids, false).expect("text"));
+        assert_eq!(text, engine.tokenizer().decode(&ids, true).expect("text"));
     }
 }
 

@@ -65,11 +65,22 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
+/// Set to anything, the fused path is tested on software devices too, where its kernels take minutes to compile.
+const SOFTWARE: &str = "GEMMA_SOFTWARE_ATTENTION";
+
+fn is_software(device: &Device) -> bool {
+    device.identity().is_some_and(|identity| identity.name.contains("llvmpipe"))
+}
+
 /// The CubeCL devices that this build and this machine have. `GEMMA_REQUIRE_DEVICE` (a comma-separated list) makes an
 /// absent one a failure; otherwise it is named as skipped.
 pub fn cube_devices() -> Vec<Device> {
     let required = std::env::var("GEMMA_REQUIRE_DEVICE").unwrap_or_default();
     let open = |name: &str| match device(name) {
+        Ok(device) if is_software(&device) && std::env::var_os(SOFTWARE).is_none() => {
+            eprintln!("skipped: {name} is a software device; {SOFTWARE}=1 runs this there, for an hour");
+            None
+        }
         Ok(device) => Some(device),
         Err(why) if required.split(',').any(|r| r.trim() == name) => panic!("GEMMA_REQUIRE_DEVICE names {name}: {why}"),
         Err(why) => {

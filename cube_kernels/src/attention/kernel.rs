@@ -64,7 +64,8 @@ pub(super) fn attention_split_kernel<NV: Size>(
         if start < held {
             let end = min(start + per, held);
             // In a ring that is full, the new token is about to replace the oldest key.
-            let replaced = select(position >= places.slots, position % places.slots, 0xffff_ffffu32);
+            let full = comptime!(bp.owns_kv) && position >= places.slots;
+            let replaced = select(full, position % places.slots, 0xffff_ffffu32);
             attend::<NV>(qkv, q_norm, rope, k_cache, v_cache, partial, stats, start, end, replaced, &places, bp);
             if comptime!(bp.tuning.last_cube_merges) {
                 merge_if_last(partial, stats, counters, out, live_splits(position, places.slots, bp), bp);
@@ -156,7 +157,8 @@ fn attend<NV: Size>(
         total[i] = 0.0f32;
     }
     let mut acc = Array::<f32>::new(comptime!(bp.tuning.group * bp.tuning.value_dims));
-    #[unroll]
+    let unroll = comptime!(bp.tuning.unroll);
+    #[unroll(unroll)]
     for i in 0..comptime!(bp.tuning.group * bp.tuning.value_dims) {
         acc[i] = 0.0f32;
     }
@@ -181,15 +183,18 @@ fn attend<NV: Size>(
 
 #[cube]
 fn query_registers(q_shared: &Shared<[F4]>, #[comptime] bp: Blueprint) -> Array<F4> {
-    let lane = UNIT_POS as usize % comptime!(bp.tuning.lanes);
+    let lanes = comptime!(bp.tuning.lanes);
+    let chunks = comptime!(bp.chunks());
+    let unroll = comptime!(bp.tuning.unroll);
+    let lane = UNIT_POS as usize % lanes;
     let mut q = Array::<F4>::new(comptime!(bp.tuning.group * bp.chunks() * 2));
-    #[unroll]
+    #[unroll(unroll)]
     for h in 0..comptime!(bp.tuning.group) {
-        #[unroll]
-        for c in 0..comptime!(bp.chunks()) {
-            let at = comptime!(h * (bp.head_dim / 4)) + (lane + comptime!(c * bp.tuning.lanes)) * 2;
-            q[comptime!((h * bp.chunks() + c) * 2)] = q_shared[at];
-            q[comptime!((h * bp.chunks() + c) * 2 + 1)] = q_shared[at + 1];
+        #[unroll(unroll)]
+        for c in 0..chunks {
+            let at = h * comptime!(bp.head_dim / 4) + (lane + c * lanes) * 2;
+            q[(h * chunks + c) * 2] = q_shared[at];
+            q[(h * chunks + c) * 2 + 1] = q_shared[at + 1];
         }
     }
     q
@@ -202,16 +207,18 @@ fn load_keys(cache: &mut [U4], keys: &mut Array<U4>, row0: u32, base: u32, end: 
     let vectors = comptime!(bp.chunk_vectors());
     let lane = UNIT_POS as usize % comptime!(bp.tuning.lanes);
     let row = UNIT_POS / comptime!(bp.tuning.lanes as u32);
-    #[unroll]
+    let chunks = comptime!(bp.chunks());
+    let lanes = comptime!(bp.tuning.lanes);
+    let unroll = comptime!(bp.tuning.unroll);
+    #[unroll(unroll)]
     for r in 0..comptime!(bp.tuning.tile / rows) {
-        let key = min(base + comptime!((r * rows) as u32) + row, end - 1u32);
+        let key = min(base + (r * rows) as u32 + row, end - 1u32);
         let at = (row0 + key) as usize * comptime!(bp.head_dim / 8 * vectors) + lane * vectors;
-        #[unroll]
-        for c in 0..comptime!(bp.chunks()) {
+        #[unroll(unroll)]
+        for c in 0..chunks {
             #[unroll]
             for e in 0..vectors {
-                keys[comptime!((r * bp.chunks() + c) * vectors + e)] =
-                    cache[at + comptime!(c * bp.tuning.lanes * vectors + e)];
+                keys[(r * chunks + c) * vectors + e] = cache[at + c * comptime!(lanes * vectors) + e];
             }
         }
     }
@@ -229,9 +236,10 @@ fn load_values<NV: Size>(
     let units = comptime!(bp.head_dim / bp.tuning.value_dims);
     let rows = comptime!(bp.value_rows());
     let row = UNIT_POS / comptime!(units as u32);
-    #[unroll]
+    let unroll = comptime!(bp.tuning.unroll);
+    #[unroll(unroll)]
     for i in 0..comptime!(bp.tuning.tile / rows) {
-        let key = min(base + comptime!((i * rows) as u32) + row, end - 1u32);
+        let key = min(base + (i * rows) as u32 + row, end - 1u32);
         values[i] = cache[(row0 + key) as usize * units + UNIT_POS as usize % units];
     }
 }

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::kernel::{held_keys, keys_per_split};
 use super::lanes::{group_max, group_sum};
-use super::prologue::{F4, NONE};
+use super::prologue::{F4, NONE, UNROLLED_PARTS};
 use super::spec::Blueprint;
 use crate::math::exp;
 use crate::state::POSITION;
@@ -64,7 +64,7 @@ pub fn merge_weights(
         sums[unit / reach] = most;
     }
     sync_cube();
-    #[unroll]
+    #[unroll(parts <= UNROLLED_PARTS)]
     for p in 0..parts {
         most = max(most, sums[head * parts + p]);
     }
@@ -97,7 +97,7 @@ pub fn merge_scale(
     let across = comptime!(units / heads);
     let parts = comptime!(across / bp.reach(across));
     let mut sum = 0.0f32;
-    #[unroll]
+    #[unroll(parts <= UNROLLED_PARTS)]
     for p in 0..parts {
         sum += sums[units + head * parts + p];
     }
@@ -148,9 +148,9 @@ pub(super) fn attention_merge_kernel(
     added[UNIT_POS as usize] = acc;
     sync_cube();
     if row == 0 {
-        #[unroll]
+        #[unroll(rows <= UNROLLED_PARTS)]
         for r in 1..rows {
-            acc += added[column + comptime!(r * columns)];
+            acc += added[column + r * columns];
         }
         out[head * vectors + at] = acc * F4::new(merge_scale(&sums, 0usize, units, 1usize, bp));
     }

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::kernel::{Places, query};
 use super::lanes::group_sum;
-use super::prologue::{F4, U4, new_key_value, write_key};
+use super::prologue::{F4, U4, UNROLLED_PARTS, new_key_value, write_key};
 use super::spec::{Blueprint, KvType};
 use crate::math::pack;
 
@@ -25,6 +25,7 @@ pub(super) fn write_split(
     stats: &mut [f32],
     #[comptime] bp: Blueprint,
 ) {
+    let unroll = comptime!(bp.tuning.unroll);
     let dims = comptime!(bp.tuning.value_dims);
     let group = comptime!(bp.tuning.group);
     let units = comptime!(bp.tuning.units);
@@ -46,34 +47,34 @@ pub(super) fn write_split(
     }
     if comptime!(rows > 1) {
         let mut sums = Shared::<[f32]>::new_slice(comptime!(units * dims * group));
-        #[unroll]
+        #[unroll(unroll)]
         for h in 0..group {
             #[unroll]
             for d in 0..dims {
-                sums[(row * group + h) * comptime!(bp.head_dim) + column * dims + d] = acc[comptime!(h * dims + d)];
+                sums[(row * group + h) * comptime!(bp.head_dim) + column * dims + d] = acc[h * dims + d];
             }
         }
         sync_cube();
-        #[unroll]
+        #[unroll(unroll)]
         for i in 0..comptime!((group * bp.head_dim).div_ceil(units)) {
-            let at = UNIT_POS as usize + comptime!(i * units);
+            let at = UNIT_POS as usize + i * units;
             if at < comptime!(group * bp.head_dim) {
                 let mut sum = sums[at];
-                #[unroll]
+                #[unroll(rows <= UNROLLED_PARTS)]
                 for r in 1..rows {
-                    sum += sums[at + comptime!(r * group * bp.head_dim)];
+                    sum += sums[at + r * comptime!(group * bp.head_dim)];
                 }
                 let head = at / comptime!(bp.head_dim);
                 partial[partial_of(head, bp) * comptime!(bp.head_dim) + at % comptime!(bp.head_dim)] = sum;
             }
         }
     } else {
-        #[unroll]
+        #[unroll(unroll)]
         for h in 0..group {
             let at = partial_of(h, bp) * comptime!(bp.head_dim) + column * dims;
             #[unroll]
             for d in 0..dims {
-                partial[at + d] = acc[comptime!(h * dims + d)];
+                partial[at + d] = acc[h * dims + d];
             }
         }
         sync_cube();
@@ -153,9 +154,10 @@ pub(super) fn new_token<NV: Size>(
         write_value::<NV>(&kv, vectors, v_cache, row, bp);
     }
     own_score(&q, &kv, &mut sums, stats, bp);
-    #[unroll]
+    let unroll = comptime!(bp.tuning.unroll);
+    #[unroll(unroll)]
     for i in 0..comptime!((group * vectors).div_ceil(units)) {
-        let at = UNIT_POS as usize + comptime!(i * units);
+        let at = UNIT_POS as usize + i * units;
         if at < comptime!(group * vectors) {
             let x = kv[vectors + at % vectors];
             let to = (partial_of(at / vectors, bp) * vectors + at % vectors) * 4;
@@ -201,7 +203,7 @@ fn own_score(
         }
         sync_cube();
         dot = 0.0f32;
-        #[unroll]
+        #[unroll(parts <= UNROLLED_PARTS)]
         for p in 0..parts {
             dot += sums[(UNIT_POS as usize / units) * parts + p];
         }

@@ -12,6 +12,8 @@ use crate::math::{hi, lo, pack};
 /// Stands for minus infinity where a difference of two of them must stay finite.
 pub(super) const NONE: f32 = -1.0e30;
 
+/// Sums of more parts than this are loops: software devices compile long code for minutes.
+pub(super) const UNROLLED_PARTS: usize = 8;
 pub(super) type F4 = Vector<f32, Const<4>>;
 pub(super) type U4 = Vector<u32, Const<4>>;
 
@@ -89,7 +91,7 @@ pub(super) fn norm_pairs(
         sync_cube();
         let first = offset + (UNIT_POS as usize / units) * parts;
         sum = 0.0f32;
-        #[unroll]
+        #[unroll(parts <= UNROLLED_PARTS)]
         for p in 0..parts {
             sum += sums[first + p];
         }

@@ -50,7 +50,8 @@ fn cos_sin(angle: f32) -> (f32, f32) {
 fn rope_table_kernel(inv_freq: &[f32], state: &[u32], out: &mut [f32], first: u32, all: u32) {
     let i = ABSOLUTE_POS as u32;
     if i < all {
-        let (cos, sin) = cos_sin(f32::cast_from(state[POSITION]) * inv_freq[i as usize]);
+        // max keeps the compiler from fusing the product into the reduction: the angle is rounded to f32 first.
+        let (cos, sin) = cos_sin(max(f32::cast_from(state[POSITION]) * inv_freq[i as usize], 0.0f32));
         let second = i >= first;
         let at = select(second, first + i, i);
         let width = select(second, all - first, first);

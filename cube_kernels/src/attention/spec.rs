@@ -7,6 +7,7 @@ pub(super) const KERNEL: &str = "attention";
 /// Head dimensions of one 16-byte-per-lane step along a row of K.
 pub(super) const CHUNK: usize = 8;
 const MAX_GROUP: usize = 8;
+const WIDE_PLANE: u32 = 16;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,18 +86,23 @@ pub struct Tuning {
     pub merge_dims: usize,
     /// One launch in place of two: the last cube to finish merges. Only with [`Caps::device_scope`].
     pub last_cube_merges: bool,
+    /// Write out the loops over keys, heads and dimensions: registers in place of arrays.
+    pub unroll: bool,
 }
 
 impl Tuning {
     /// The default for `spec` on a device with `caps`.
     pub fn of(spec: &AttentionSpec, caps: &Caps) -> Self {
         let d = spec.head_dim;
-        let units = 256.min(power_of_two_at_most(caps.max_units as usize));
+        // Narrow planes are processors that play GPU: they compile long code for minutes.
+        let unroll = caps.plane_ops && caps.lanes >= WIDE_PLANE;
+        let (units, value_dims, most_lanes) = if unroll { (256, 2, 64) } else { (128, 4, 16) };
+        let units = units.min(power_of_two_at_most(caps.max_units as usize));
         let per_kv = spec.heads / spec.kv_heads.max(1);
         let group = (1..=MAX_GROUP.min(per_kv)).rev().find(|g| per_kv.is_multiple_of(*g)).unwrap_or(1);
-        let lanes = (d / CHUNK).min(units).min(64);
+        let lanes = (d / CHUNK).min(units).min(most_lanes);
         let rows = units / lanes;
-        let tile = 32.max(rows).max(units * 2 / d);
+        let tile = 32.max(rows).max(units * value_dims / d);
         let min_keys = 16.max(rows.min(32));
         let splits = spec.slots.div_ceil(min_keys).clamp(1, if d >= 512 { 128 } else { 64 });
         Self {
@@ -104,11 +110,12 @@ impl Tuning {
             group,
             lanes,
             tile,
-            value_dims: 2,
+            value_dims,
             splits,
             min_keys,
             merge_dims: d.min(64),
             last_cube_merges: false,
+            unroll,
         }
     }
 }

@@ -49,11 +49,12 @@ fn merge_group(partial: &mut [f32], stats: &mut [f32], out: &mut [f32], live: u3
     let mut sums = Shared::<[f32]>::new_slice(comptime!(2 * units));
     merge_weights(&*stats, first_head, live, &mut weights, &mut sums, units, heads, bp);
     let mut acc = Array::<f32>::new(outs);
-    #[unroll]
+    let unroll = comptime!(bp.tuning.unroll);
+    #[unroll(unroll)]
     for i in 0..outs {
         acc[i] = 0.0f32;
         if comptime!(bp.owns_kv) {
-            let at = (UNIT_POS as usize + comptime!(i * units)) % all;
+            let at = (UNIT_POS as usize + i * units) % all;
             let newest = (at / d) * partials + comptime!(bp.tuning.splits);
             acc[i] = weights[newest] * partial[(first_head * partials + newest) * d + at % d];
         }
@@ -61,32 +62,32 @@ fn merge_group(partial: &mut [f32], stats: &mut [f32], out: &mut [f32], live: u3
     let mut split = 0u32;
     while split < live {
         let mut loaded = Array::<f32>::new(comptime!(batch * outs));
-        #[unroll]
+        #[unroll(unroll)]
         for b in 0..batch {
-            let from = min(split + comptime!(b as u32), live - 1u32) as usize;
-            #[unroll]
+            let from = min(split + b as u32, live - 1u32) as usize;
+            #[unroll(unroll)]
             for i in 0..outs {
-                let at = (UNIT_POS as usize + comptime!(i * units)) % all;
+                let at = (UNIT_POS as usize + i * units) % all;
                 let row = (first_head + at / d) * partials + from;
-                loaded[comptime!(b * outs + i)] = partial[row * d + at % d];
+                loaded[b * outs + i] = partial[row * d + at % d];
             }
         }
-        #[unroll]
+        #[unroll(unroll)]
         for b in 0..batch {
-            let from = min(split + comptime!(b as u32), live - 1u32) as usize;
-            let counts = split + comptime!(b as u32) < live;
-            #[unroll]
+            let from = min(split + b as u32, live - 1u32) as usize;
+            let counts = (split + b as u32) < live;
+            #[unroll(unroll)]
             for i in 0..outs {
-                let at = (UNIT_POS as usize + comptime!(i * units)) % all;
+                let at = (UNIT_POS as usize + i * units) % all;
                 let weight = select(counts, weights[(at / d) * partials + from], 0.0f32);
-                acc[i] = fma(weight, loaded[comptime!(b * outs + i)], acc[i]);
+                acc[i] = fma(weight, loaded[b * outs + i], acc[i]);
             }
         }
         split += comptime!(batch as u32);
     }
-    #[unroll]
+    #[unroll(unroll)]
     for i in 0..outs {
-        let at = UNIT_POS as usize + comptime!(i * units);
+        let at = UNIT_POS as usize + i * units;
         if at < all {
             out[first_head * d + at] = acc[i] * merge_scale(&sums, at / d, units, heads, bp);
         }

@@ -3,13 +3,13 @@
 use cubecl::prelude::*;
 
 use super::lanes::{group_max, halvings, spread_first, spread_sum};
-use super::prologue::{F4, NONE, U4};
+use super::prologue::{F4, NONE, U4, UNROLLED_PARTS};
 use super::spec::{Blueprint, KvType};
 use crate::math::{exp, hi, lo};
 
 /// The 8 values of one piece of a K row.
 #[cube]
-fn unpack_chunk(keys: &Array<U4>, #[comptime] at: usize, #[comptime] bp: Blueprint) -> Array<f32> {
+fn unpack_chunk(keys: &Array<U4>, at: usize, #[comptime] bp: Blueprint) -> Array<f32> {
     let mut x = Array::<f32>::new(8usize);
     if comptime!(matches!(bp.kv, KvType::Bf16)) {
         #[unroll]
@@ -21,7 +21,7 @@ fn unpack_chunk(keys: &Array<U4>, #[comptime] at: usize, #[comptime] bp: Bluepri
     } else {
         #[unroll]
         for e in 0..8usize {
-            x[e] = f32::reinterpret(keys[comptime!(at + e / 4)].extract(comptime!(e % 4)));
+            x[e] = f32::reinterpret(keys[at + comptime!(e / 4)].extract(comptime!(e % 4)));
         }
     }
     x
@@ -30,6 +30,7 @@ fn unpack_chunk(keys: &Array<U4>, #[comptime] at: usize, #[comptime] bp: Bluepri
 /// Scores of the tile's keys for every head, as `parts` sums each: [head, part, key].
 #[cube]
 pub(super) fn score(keys: &Array<U4>, q: &Array<F4>, scores: &mut Shared<[f32]>, #[comptime] bp: Blueprint) {
+    let unroll = comptime!(bp.tuning.unroll);
     let lanes = comptime!(bp.tuning.lanes);
     let heads = comptime!(bp.heads_pow2());
     let tile = comptime!(bp.tuning.tile);
@@ -41,29 +42,32 @@ pub(super) fn score(keys: &Array<U4>, q: &Array<F4>, scores: &mut Shared<[f32]>,
     let near = lane % reach;
     let first = spread_first(near, heads, reach);
     let writes = near % comptime!(reach >> halving) == 0;
-    #[unroll]
-    for r in 0..comptime!(tile / bp.key_rows()) {
+    let chunks = comptime!(bp.chunks());
+    let vectors = comptime!(bp.chunk_vectors());
+    let rows = comptime!(bp.key_rows());
+    #[unroll(unroll)]
+    for r in 0..comptime!(tile / rows) {
         let mut dots = Array::<f32>::new(heads);
         #[unroll]
         for h in 0..heads {
             dots[h] = 0.0f32;
         }
-        #[unroll]
-        for c in 0..comptime!(bp.chunks()) {
-            let x = unpack_chunk(keys, comptime!((r * bp.chunks() + c) * bp.chunk_vectors()), bp);
-            #[unroll]
+        #[unroll(unroll)]
+        for c in 0..chunks {
+            let x = unpack_chunk(keys, (r * chunks + c) * vectors, bp);
+            #[unroll(unroll)]
             for h in 0..comptime!(bp.tuning.group) {
                 let mut dot = dots[h];
                 #[unroll]
                 for e in 0..8usize {
-                    let y = q[comptime!((h * bp.chunks() + c) * 2 + e / 4)].extract(comptime!(e % 4));
+                    let y = q[(h * chunks + c) * 2 + comptime!(e / 4)].extract(comptime!(e % 4));
                     dot = fma(x[e], y, dot);
                 }
                 dots[h] = dot;
             }
         }
         spread_sum(&mut dots, near, heads, reach);
-        let key = row + comptime!(r * bp.key_rows());
+        let key = row + r * rows;
         if writes {
             #[unroll]
             for i in 0..comptime!(heads >> halving) {
@@ -85,10 +89,11 @@ fn masked_score(
     #[comptime] bp: Blueprint,
 ) -> f32 {
     let tile = comptime!(bp.tuning.tile);
-    let mut s = scores[head * comptime!(bp.parts()) * tile + key];
-    #[unroll]
-    for p in 1..comptime!(bp.parts()) {
-        s += scores[(head * comptime!(bp.parts()) + p) * tile + key];
+    let parts = comptime!(bp.parts());
+    let mut s = scores[head * parts * tile + key];
+    #[unroll(parts <= UNROLLED_PARTS)]
+    for p in 1..parts {
+        s += scores[(head * parts + p) * tile + key];
     }
     let slot = base + key as u32;
     select(slot < end && slot != replaced, s, NONE)
@@ -149,15 +154,16 @@ pub(super) fn accumulate<NV: Size>(
     let dims = comptime!(bp.tuning.value_dims);
     let rows = comptime!(bp.value_rows());
     let row = UNIT_POS as usize / comptime!(bp.head_dim / bp.tuning.value_dims);
-    #[unroll]
+    let unroll = comptime!(bp.tuning.unroll);
+    #[unroll(unroll)]
     for h in 0..comptime!(bp.tuning.group) {
         let shrink = decay[h];
         #[unroll]
         for d in 0..dims {
-            acc[comptime!(h * dims + d)] = acc[comptime!(h * dims + d)] * shrink;
+            acc[h * dims + d] = acc[h * dims + d] * shrink;
         }
     }
-    #[unroll]
+    #[unroll(unroll)]
     for i in 0..comptime!(bp.tuning.tile / rows) {
         let mut x = Array::<f32>::new(dims);
         #[unroll]
@@ -169,13 +175,13 @@ pub(super) fn accumulate<NV: Size>(
                 x[d] = f32::reinterpret(values[i].extract(d));
             }
         }
-        let at = (row + comptime!(i * rows)) * comptime!(bp.heads_pow2());
-        #[unroll]
+        let at = (row + i * rows) * comptime!(bp.heads_pow2());
+        #[unroll(unroll)]
         for h in 0..comptime!(bp.tuning.group) {
             let weight = weights[at + h];
             #[unroll]
             for d in 0..dims {
-                acc[comptime!(h * dims + d)] = fma(weight, x[d], acc[comptime!(h * dims + d)]);
+                acc[h * dims + d] = fma(weight, x[d], acc[h * dims + d]);
             }
         }
     }

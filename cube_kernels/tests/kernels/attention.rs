@@ -7,7 +7,7 @@ use cube_kernels::attention::{
 use cube_kernels::{Buffer, Caps, state};
 use cubecl::client::Client;
 
-use crate::support::{Numbers, each_device, unwritten};
+use crate::support::{Numbers, each_gpu, unwritten};
 
 const EPS: f32 = 1e-6;
 /// Of the largest expected output.
@@ -157,8 +157,9 @@ impl Rig {
             for (got, want) in [(k, &mut self.reference.k), (v, &mut self.reference.v)] {
                 let want = &mut want[row * d..(row + 1) * d];
                 for (g, w) in got.iter().zip(want.iter()) {
-                    let step = if spec.kv == KvType::Bf16 { 1.0 / 128.0 } else { 2e-6 };
-                    assert!((g - w).abs() <= step * w.abs().max(1e-2), "cache row {row}: {g}, expected {w}");
+                    let most =
+                        if spec.kv == KvType::Bf16 { w.abs().max(1e-2) / 128.0 } else { w.abs().max(1.0) * 2e-6 };
+                    assert!((g - w).abs() <= most, "cache row {row}: {g}, expected {w}");
                 }
                 want.copy_from_slice(&got);
             }
@@ -201,7 +202,7 @@ impl Rig {
 }
 
 fn sweep(spec: AttentionSpec, last: usize) {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         // The long sweeps follow the device's own route; the shorter ones take both.
         if last > 1000 && caps != Caps::of(client) {
             return;
@@ -235,7 +236,7 @@ fn every_length_up_to_1100_at_512_in_f32_matches_reference() {
 
 #[test]
 fn eight_heads_in_a_window_of_512_match_reference_across_two_wraps() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         let mut rig = Rig::new(client, caps, spec(8, 1, 256, 512, KvType::Bf16));
         for position in 0..1100 {
             // All tokens are written; the expensive comparison with 8 heads happens at the edges and now and then.
@@ -290,7 +291,7 @@ fn shapes_of_the_family_match_reference() {
 
 #[test]
 fn raw_key_as_value_matches_reference() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         for kv in [KvType::Bf16, KvType::F32] {
             let spec = spec(8, 2, 128, 64, kv);
             let mut rig = Rig::with(client, spec, Attention::new(spec, &caps).unwrap(), true);
@@ -303,7 +304,7 @@ fn raw_key_as_value_matches_reference() {
 
 #[test]
 fn reader_of_another_layers_cache_sees_the_new_token() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         for (d, slots) in [(256, 48), (512, 200)] {
             let owner = spec(8, 1, d, slots, KvType::Bf16);
             let mut donor = Rig::new(client, caps, owner);
@@ -320,7 +321,7 @@ fn reader_of_another_layers_cache_sees_the_new_token() {
 
 #[test]
 fn every_tuning_matches_reference() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         let mut tried = 0;
         for kv in [KvType::Bf16, KvType::F32] {
             let spec = spec(4, 1, 256, 150, kv);
@@ -360,7 +361,7 @@ fn every_tuning_matches_reference() {
 
 #[test]
 fn captured_graph_gives_the_bits_of_eager_launches() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         for spec in [spec(8, 1, 256, 40, KvType::Bf16), spec(8, 1, 512, 100, KvType::F32)] {
             let mut eager = Rig::new(client, caps, spec);
             let mut replayed = Rig::new(client, caps, spec);
@@ -388,7 +389,7 @@ fn captured_graph_gives_the_bits_of_eager_launches() {
 
 #[test]
 fn huge_scores_stay_finite() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         let spec = spec(4, 1, 256, 64, KvType::F32);
         let mut rig = Rig::new(client, caps, spec);
         rig.norms_host[0] = rig.norms_host[0].iter().map(|w| w * 3e3).collect();
@@ -403,7 +404,7 @@ fn huge_scores_stay_finite() {
 
 #[test]
 fn rope_table_matches_f64_up_to_position_262143() {
-    each_device(|client, _| {
+    each_gpu(|client, _| {
         let inv_freq: Vec<f32> =
             (0..128).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / 256.0) as f32).chain([1.0, 0.25, 0.0, 0.0]).collect();
         let table = RopeTable::new(Buffer::from_slice(client, &inv_freq), 128).unwrap();
@@ -424,7 +425,7 @@ fn rope_table_matches_f64_up_to_position_262143() {
 
 #[test]
 fn shapes_that_do_not_fit_are_refused_by_name() {
-    each_device(|client, caps| {
+    each_gpu(|client, caps| {
         let refused = |spec: AttentionSpec, part: &str| {
             let error = Attention::new(spec, &caps).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

@@ -12,6 +12,24 @@ use cubecl::Device;
 use cubecl::client::Client;
 use half::bf16;
 
+/// Set to anything, the attention kernels are tested on software devices too, where each takes half a minute to compile.
+const SOFTWARE_ATTENTION: &str = "GEMMA_SOFTWARE_ATTENTION";
+
+/// As [`each_device`], without software devices unless [`SOFTWARE_ATTENTION`] asks for them.
+pub fn each_gpu(test: impl Fn(&Client, Caps)) {
+    each_device(|client, caps| {
+        if is_software(client) && std::env::var_os(SOFTWARE_ATTENTION).is_none() {
+            eprintln!("skipped: a software device; {SOFTWARE_ATTENTION}=1 runs this there, for an hour");
+            return;
+        }
+        test(client, caps);
+    });
+}
+
+fn is_software(client: &Client) -> bool {
+    client.properties().identity.name.contains("llvmpipe")
+}
+
 /// Runs `test` on every device, once with its plane operations and once as if it had none.
 pub fn each_device(test: impl Fn(&Client, Caps)) {
     // One test at a time: on CUDA no thread may allocate while another captures a graph.
@@ -78,7 +96,7 @@ fn open_vulkan() -> Result<Client, String> {
 #[cfg(feature = "vulkan")]
 fn open_vulkan() -> Result<Client, String> {
     let client = Device::vulkan(Default::default()).map_err(|e| e.to_string())?.client();
-    match client.properties().identity.name.contains("llvmpipe") {
+    match is_software(&client) {
         true => Err("the software device crashes on CubeCL's SPIR-V; test it with `wgpu`".into()),
         false => Ok(client),
     }
