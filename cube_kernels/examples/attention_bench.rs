@@ -3,6 +3,8 @@
 //! Each graph launches one layer after the other on caches of their own (more than an L2 holds in all), as a token does.
 //! Usage: `attention_bench [quick]`: without the search, the defaults alone.
 
+#![allow(clippy::type_complexity, reason = "one table of variations")]
+
 use std::time::Instant;
 
 use cube_kernels::attention::{

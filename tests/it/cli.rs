@@ -46,7 +46,7 @@ fn generate(extra: &[&str]) -> Vec<String> {
     base.iter().chain(extra).map(|arg| (*arg).to_owned()).collect()
 }
 
-fn with<'a>(args: &'a [String]) -> Vec<&'a str> {
+fn with(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 

@@ -101,7 +101,7 @@ pub fn cells(row: &Row) -> [String; 10] {
         row.device.clone(),
         row.dtype.clone(),
         row.path(),
-        format!("{:.1e}", row.worst),
+        if row.path.starts_with("fused") { "–".into() } else { format!("{:.1e}", row.worst) },
         format!("{:.1e}", row.logits_max_abs),
         format!("{:.1e}", row.kl_mean),
         format!("{:.1} %", 100.0 * row.argmax_agreement),
