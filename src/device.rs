@@ -16,6 +16,10 @@ const KINDS: [(&str, &str); 8] = [
     ("cubecl-cpu", "cpu"),
 ];
 
+/// Part of a device's memory that weights may take: the rest is for keys, values and the driver.
+#[cfg(feature = "cube")]
+const USABLE_SHARE: f64 = 0.8;
+
 /// The format that the plain path computes in. Norms, softmax and sampling are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -71,17 +75,34 @@ pub fn device(name: &str) -> Result<Device> {
         return Err(Error::device(name, format!("unknown; known are {known} (with `:N` for the N-th)")));
     };
     let Some(devices) = present(kind) else {
-        let reason = format!("this build lacks the feature `{feature}`; build with `--features {feature}`, or use one of: {}", built().join(", "));
+        let reason = format!(
+            "this build lacks the feature `{feature}`; build with `--features {feature}`, or use one of: {}",
+            built().join(", ")
+        );
         return Err(Error::device(name, reason));
     };
     let count = devices.len();
-    devices.into_iter().nth(index).ok_or_else(|| {
+    let device = devices.into_iter().nth(index).ok_or_else(|| {
         let reason = match count {
             0 => format!("this machine has none (or its driver is missing); built are: {}", built().join(", ")),
             count => format!("this machine has {count}, counted from 0"),
         };
         Error::device(name, reason)
-    })
+    })?;
+    refuse_broken(name, device)
+}
+
+/// Refuses the one combination that is known to crash in the driver.
+fn refuse_broken(#[allow(unused)] name: &str, device: Device) -> Result<Device> {
+    // CubeCL 0.11.3 makes invalid SPIR-V of shared memory where a driver has no explicit layout for it, as Mesa's
+    // software renderer has not.
+    #[cfg(feature = "vulkan")]
+    if is_software(&device) {
+        let reason = "CubeCL's SPIR-V crashes in this software renderer; build with `--features wgpu` and without \
+                      `vulkan`, and use the device `wgpu`";
+        return Err(Error::device(name, reason));
+    }
+    Ok(device)
 }
 
 /// The best device that this build knows and this machine has, with its name. Software renderers do not count.
@@ -95,7 +116,9 @@ pub fn best_device() -> Result<(&'static str, Device)> {
             let device = present(kind)?.into_iter().find(|device| !is_software(device))?;
             Some((*kind, device))
         })
-        .ok_or_else(|| Error::device("default", "this machine has none of the devices in this build; build with `flex`"))
+        .ok_or_else(|| {
+            Error::device("default", "this machine has none of the devices in this build; build with `flex`")
+        })
 }
 
 /// Names of the device kinds in this build, best first.
@@ -118,6 +141,23 @@ pub(crate) fn is_host_memory(#[allow(unused)] device: &Device) -> bool {
     #[cfg(feature = "flex")]
     if *device == Device::flex() {
         return true;
+    }
+    false
+}
+
+/// Whether `device` has room for one buffer of `bytes` when everything together takes `all` bytes. A device that does not
+/// tell its memory has none.
+pub(crate) fn has_room(
+    #[allow(unused)] device: &Device,
+    #[allow(unused)] bytes: usize,
+    #[allow(unused)] all: usize,
+) -> bool {
+    #[cfg(feature = "cube")]
+    if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
+        let client = cube.client();
+        let memory = &client.properties().memory;
+        let usable = memory.max_memory().map(|most| most as f64 * USABLE_SHARE);
+        return bytes as u64 <= memory.max_page_size && usable.is_some_and(|usable| (all as f64) < usable);
     }
     false
 }

@@ -27,6 +27,9 @@ pub enum Error {
     /// A computation produced something that is not a number.
     #[error("{0}")]
     NonFinite(String),
+    /// The fused path cannot serve this model or device.
+    #[error("fused path: {0}")]
+    Fused(String),
     /// A reference dump is unreadable or belongs to another model.
     #[error("{}: {reason}", file.display())]
     Reference { file: PathBuf, reason: String },
@@ -58,5 +61,12 @@ impl Error {
 
     pub(crate) fn reference(file: &Path, reason: impl Into<String>) -> Self {
         Self::Reference { file: file.to_owned(), reason: reason.into() }
+    }
+}
+
+#[cfg(feature = "cube")]
+impl From<cube_kernels::Rejected> for Error {
+    fn from(rejected: cube_kernels::Rejected) -> Self {
+        Self::Fused(rejected.to_string())
     }
 }

@@ -1,8 +1,64 @@
-//! Gemma 4 on Burn.
+//! Gemma 4 on Burn: one model for every Burn backend, with CubeCL kernels for decoding at the speed of the memory.
+//!
+//! ```no_run
+//! # fn main() -> gemma_burn::Result<()> {
+//! let device = gemma_burn::device("cuda:0")?;
+//! let engine = gemma_burn::Engine::load("./gemma-4-E2B-it", &device)?;
+//! for event in engine.session().generate("Why is the sky blue?")? {
+//!     print!("{}", event?.text());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it fits together
+//!
+//! ```text
+//! config.json ──► config ──► model ──► engine ──► command line
+//! *.safetensors ► weights ──┘ ▲  ▲       ▲ ▲
+//! tokenizer.json ► tokenizer ─┼──┼───────┘ │
+//!                     cache ──┘  └─ fused ─┘ sampler
+//! ```
+//!
+//! * [`config`] reads config.json once and resolves every architectural number: the layer pattern, head sizes, windows,
+//!   whose keys and values a layer reads. Nothing else asks for a layer's index.
+//! * [`weights`] maps safetensors into a model. Every tensor is applied or skipped for a stated reason; bf16 stays bf16.
+//! * [`model`] is Gemma 4 as ordinary Burn modules: the *plain path*. It runs on every backend, can be trained, and is what
+//!   everything else is compared with. Fields bear the names of the checkpoint.
+//! * [`cache`] holds the keys and values of one conversation, as an argument to `forward`.
+//! * [`ops`] are the operations for which Burn's own do not serve: products with bf16 weights on the CPU, attention in
+//!   chunks.
+#![cfg_attr(
+    feature = "cube",
+    doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
+)]
+//! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
+//! * [`parity`] compares any of it with reference logits, [`bench`] measures it.
+//!
+//! The same in a program that needs no download, on the toy model of this repository:
+//!
+//! ```
+//! # #[cfg(feature = "flex")]
+//! # fn main() -> gemma_burn::Result<()> {
+//! use gemma_burn::{Engine, Request, device};
+//!
+//! let engine = Engine::load("tests/fixtures/tiny-e2b", &device("cpu")?)?;
+//! let mut session = engine.session();
+//! let request = Request { max_tokens: Some(8), ..Request::from("Hello, world!") };
+//! let text: String = session.generate(request)?.map(|event| Ok(event?.text().to_owned())).collect::<gemma_burn::Result<_>>()?;
+//! assert!(session.tokens().len() > 8);
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "flex"))]
+//! # fn main() {}
+//! ```
 
 #[cfg(not(any(feature = "flex", feature = "ndarray", feature = "cube")))]
-compile_error!("gemma-burn needs at least one backend: flex (the default), ndarray, cuda, rocm, metal, vulkan, wgpu or cpu");
+compile_error!(
+    "gemma-burn needs at least one backend: flex (the default), ndarray, cuda, rocm, metal, vulkan, wgpu or cpu"
+);
 
+pub mod bench;
 pub mod cache;
 pub mod config;
 mod device;

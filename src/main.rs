@@ -5,9 +5,14 @@ mod cli;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GEMMA_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    cli::logging::init();
     match cli::run() {
+        Ok(_) if cli::logging::task_failed() => {
+            eprintln!(
+                "gemma: a computation on the device failed (see the log above); its results are not to be trusted"
+            );
+            ExitCode::FAILURE
+        }
         Ok(code) => code,
         Err(error) => {
             eprintln!("gemma: {}", one_line(&error));

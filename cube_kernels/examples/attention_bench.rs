@@ -3,9 +3,13 @@
 //! Each graph launches one layer after the other on caches of their own (more than an L2 holds in all), as a token does.
 //! Usage: `attention_bench [quick]`: without the search, the defaults alone.
 
+#![allow(clippy::type_complexity, reason = "one table of variations")]
+
 use std::time::Instant;
 
-use cube_kernels::attention::{Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, RopeTable, Tuning};
+use cube_kernels::attention::{
+    Attention, AttentionBuffers, AttentionScratch, AttentionSpec, KvType, RopeTable, Tuning,
+};
 use cube_kernels::{Buffer, Caps, state};
 use cubecl::client::Client;
 
@@ -39,7 +43,8 @@ impl Layers {
             })
             .collect();
         let table = RopeTable::new(Buffer::from_slice(client, &vec![0.01f32; d / 2]), d / 2).unwrap();
-        let numbers: Vec<f32> = (0..d * (spec.heads + 2 * spec.kv_heads)).map(|i| ((i * 37 % 101) as f32) / 101.0 - 0.5).collect();
+        let numbers: Vec<f32> =
+            (0..d * (spec.heads + 2 * spec.kv_heads)).map(|i| ((i * 37 % 101) as f32) / 101.0 - 0.5).collect();
         Self {
             client: client.clone(),
             caches: (0..count).map(|_| [0, 1].map(|_| Buffer::from_slice(client, &host))).collect(),
@@ -78,7 +83,8 @@ impl Layers {
         let chain = |merge: bool| {
             for caches in &self.caches {
                 io(caches, &|io| {
-                    if merge { layer.launch(&self.client, io) } else { layer.launch_without_merge(&self.client, io) }.unwrap();
+                    if merge { layer.launch(&self.client, io) } else { layer.launch_without_merge(&self.client, io) }
+                        .unwrap();
                 });
             }
         };
@@ -128,15 +134,17 @@ impl Layers {
             let bytes = 2 * self.spec.kv_heads * keys * self.spec.head_dim * 4 / self.spec.kv.per_word();
             line += &format!(" | {keys}: {both:.2} us ({split:.2} split), {:.2} TB/s", bytes as f64 / both / 1e6);
         }
-        let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, last_cube_merges, .. } = tuning;
-        println!("{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims} one={last_cube_merges}{line}");
+        let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, .. } = tuning;
+        println!("{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims}{line}");
         Some(times.iter().map(|t| t[0]).sum())
     }
 
     fn search(&self, name: &str, positions: &[u32]) {
         let mut best = Tuning::of(&self.spec, &Caps::of(&self.client));
-        let Some(mut least) = self.row(name, best, positions) else { return println!("{name}: the default does not fit") };
-        let values: [(fn(&mut Tuning, usize), &[usize]); 9] = [
+        let Some(mut least) = self.row(name, best, positions) else {
+            return println!("{name}: the default does not fit");
+        };
+        let values: [(fn(&mut Tuning, usize), &[usize]); 8] = [
             (|t, v| t.min_keys = v, &[8, 16, 32, 64]),
             (|t, v| t.group = v, &[2, 4, 8]),
             (|t, v| t.splits = v, &[16, 32, 64, 128, 256]),
@@ -145,7 +153,6 @@ impl Layers {
             (|t, v| t.lanes = v, &[8, 16, 32, 64]),
             (|t, v| t.value_dims = v, &[2, 4]),
             (|t, v| t.merge_dims = v, &[16, 32, 64, 128, 256]),
-            (|t, v| (t.last_cube_merges, t.group) = (true, v), &[1, 2, 4, 8]),
         ];
         for (set, values) in values.iter().chain(&values[..4]) {
             let start = best;
@@ -169,7 +176,8 @@ fn main() {
     let quick = std::env::args().any(|a| a == "quick");
     let client = client();
     println!("{}: {:?}", client.name(), Caps::of(&client));
-    let spec = |head_dim, slots| AttentionSpec { heads: 8, kv_heads: 1, head_dim, slots, kv: KvType::Bf16, owns_kv: true };
+    let spec =
+        |head_dim, slots| AttentionSpec { heads: 8, kv_heads: 1, head_dim, slots, kv: KvType::Bf16, owns_kv: true };
     let cases: [(&str, AttentionSpec, &[u32]); 3] = [
         ("window 512, D 256", spec(256, 512), &[100, 5000]),
         ("context 8192, D 512", spec(512, 8192), &[511, 2047, 8191]),

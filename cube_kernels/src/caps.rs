@@ -31,7 +31,9 @@ impl Caps {
         let properties = client.properties();
         let hardware = &properties.hardware;
         let max_units = hardware.max_units_per_cube.max(1);
-        let plane_ops = properties.features.plane.contains(Plane::Ops)
+        // CubeCL advertises no plane operations on software devices, where they work and barriers are slow to compile.
+        let software = properties.identity.name.contains("llvmpipe");
+        let plane_ops = (software || properties.features.plane.contains(Plane::Ops))
             && hardware.plane_size_min == hardware.plane_size_max
             && hardware.plane_size_max > 1;
         let lanes =

@@ -8,6 +8,9 @@ pub const TOKEN: usize = 1;
 pub const STEP: usize = 2;
 /// 0, or [`NOT_FINITE`].
 pub const ERROR: usize = 3;
+/// 1 once an end token was chosen: later steps neither choose nor advance, so that steps which were enqueued too many
+/// change nothing. It stays until the host clears it.
+pub const HALTED: usize = 4;
 /// Words of the buffer.
 pub const LEN: usize = 8;
 

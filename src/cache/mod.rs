@@ -43,6 +43,11 @@ impl KvCache {
         self.slots.iter().map(Slot::bytes).sum()
     }
 
+    /// Keys and values of one slot as they are kept: token `p` at `p`, or at `p % window` where there is a window.
+    pub(crate) fn stored(&self, slot: usize) -> Option<KvView> {
+        self.slots[slot].stored(self.position)
+    }
+
     /// Stores the step's keys and values of one layer and returns what its queries attend to.
     pub(crate) fn append(&mut self, slot: usize, new: KvView) -> KvView {
         self.slots[slot].append(self.position, new)

@@ -62,6 +62,12 @@ impl Slot {
         self.buffer.as_ref().map_or(0, |b| size(&b.k) + size(&b.v))
     }
 
+    /// What is kept of `position` tokens, in the order of the buffer: token `p` at `p`, or at `p % window`.
+    pub(super) fn stored(&self, position: usize) -> Option<KvView> {
+        let len = self.window.map_or(position, |window| position.min(window));
+        self.buffer.as_ref().map(|buffer| buffer.map(|t| narrow_tokens(t, 0, len)))
+    }
+
     /// Stores `new` behind the `position` tokens seen so far and returns what its queries attend to: the tokens still in
     /// reach, in order, except that a single token may see a full ring in ring order.
     pub(super) fn append(&mut self, position: usize, new: KvView) -> KvView {
@@ -95,9 +101,9 @@ impl Slot {
             Some(past) => past.zip(new, |past, new| Tensor::cat(vec![past, new], 2)),
         };
         let start = (position + count - window) % window;
-        self.buffer = Some(joined.last(window).map(|t| {
-            let tail = narrow_tokens(t, window - start, start);
-            Tensor::cat(vec![tail, narrow_tokens(t, 0, window - start)], 2)
+        self.buffer = Some(joined.last(window).map(|t| match start {
+            0 => t.clone(),
+            _ => Tensor::cat(vec![narrow_tokens(t, window - start, start), narrow_tokens(t, 0, window - start)], 2),
         }));
         joined
     }
@@ -111,7 +117,7 @@ impl Slot {
             return Some(buffer.map(|t| narrow_tokens(t, first, keep)));
         }
         let (from, to) = (first % window, position % window);
-        Some(buffer.map(|t| match from < to {
+        Some(buffer.map(|t| match from < to || to == 0 {
             true => narrow_tokens(t, from, keep),
             false => Tensor::cat(vec![narrow_tokens(t, from, window - from), narrow_tokens(t, 0, to)], 2),
         }))

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use gemma_burn::engine::ComputePath;
+use gemma_burn::weights::PerLayerPlacement;
 use gemma_burn::{Device, Dtype, best_device, default_dtype, device};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -25,6 +27,65 @@ pub struct DeviceArgs {
     /// f32 or bf16 [default: what suits the device]
     #[arg(long)]
     pub dtype: Option<Dtype>,
+}
+
+/// Which way tokens are computed, and where the parts of it lie.
+#[derive(clap::Args)]
+pub struct PathArgs {
+    /// plain: the Burn modules; fused: the decode kernels [default: fused where CubeCL runs, else plain]
+    #[arg(long, value_enum)]
+    pub path: Option<PathName>,
+    /// Format of the fused path's keys and values
+    #[arg(long, default_value_t = Dtype::Bf16)]
+    pub kv_dtype: Dtype,
+    /// Where the per-layer embedding table goes
+    #[arg(long, value_enum, default_value_t = PlePlace::Auto)]
+    pub ple: PlePlace,
+}
+
+/// A path by name.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PathName {
+    Plain,
+    Fused,
+}
+
+/// A place for the per-layer embedding table.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlePlace {
+    /// On the device if everything fits, else on the host
+    Auto,
+    /// Memory-mapped; one row per token travels to the device
+    Host,
+    Device,
+}
+
+impl PathArgs {
+    /// The path on `device`.
+    pub fn path(&self, device: &Device) -> anyhow::Result<ComputePath> {
+        match self.path {
+            Some(PathName::Plain) => Ok(ComputePath::Plain),
+            #[cfg(feature = "cube")]
+            Some(PathName::Fused) => Ok(ComputePath::Fused { kv: self.kv_dtype }),
+            #[cfg(not(feature = "cube"))]
+            Some(PathName::Fused) => {
+                bail!("this build has no fused path; build with --features cuda, rocm, metal, vulkan or wgpu")
+            }
+            None => Ok(match ComputePath::best(device) {
+                ComputePath::Plain => ComputePath::Plain,
+                #[cfg(feature = "cube")]
+                ComputePath::Fused { .. } => ComputePath::Fused { kv: self.kv_dtype },
+            }),
+        }
+    }
+
+    pub fn placement(&self) -> PerLayerPlacement {
+        match self.ple {
+            PlePlace::Auto => PerLayerPlacement::Auto,
+            PlePlace::Host => PerLayerPlacement::Host,
+            PlePlace::Device => PerLayerPlacement::Device,
+        }
+    }
 }
 
 impl ModelArgs {

@@ -11,12 +11,14 @@ use gemma_burn::engine::{Engine, EngineOptions, Event, Finish, FinishReason, Gen
 use gemma_burn::sampler::Sampling;
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs};
+use super::args::{LoadBar, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    path: PathArgs,
     /// Text to continue; `-` reads it from stdin
     #[arg(long, short, value_name = "TEXT")]
     prompt: String,
@@ -43,19 +45,19 @@ pub struct Args {
 #[derive(clap::Args)]
 pub struct SamplingArgs {
     /// 0 always takes the best token
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Choose among the K best tokens; 0 for all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Choose among the best tokens that together have this probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Drop tokens less probable than this share of the best one's probability
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Make tokens that occurred already less likely; 1 for none
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
     /// The same seed gives the same text
     #[arg(long, value_name = "S")]
@@ -83,8 +85,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let options =
-        EngineOptions { dtype: Some(dtype), context: args.context, progress: Some(&progress), ..Default::default() };
+    let options = EngineOptions {
+        dtype: Some(dtype),
+        context: args.context,
+        path: Some(args.path.path(&device)?),
+        per_layer: args.path.placement(),
+        progress: Some(&progress),
+    };
     let engine = Engine::load_with(dir, &device, &options);
     bar.clear();
     let engine = engine?;
@@ -119,7 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         });
         println!("{object}");
     } else {
-        eprintln!("load {:.1} s | {} | {}", load_ms / 1e3, outcome.finish, outcome.reason);
+        eprintln!("load {:.1} s | {} | {} | {}", load_ms / 1e3, outcome.finish, outcome.reason, engine.path());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,12 +7,14 @@ use gemma_burn::config::{GemmaConfig, KvSource, LayerSpec};
 use gemma_burn::weights::{LoadOptions, LoadReport, Place, account};
 use serde_json::{Value, json};
 
-use super::args::ModelArgs;
+use super::args::{ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    path: PathArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -23,7 +25,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let device = args.model.device.open()?;
     let dtype = args.model.device.dtype(&device)?;
     let config = GemmaConfig::from_dir(dir)?;
-    let report = account(&config, dir, &device, &LoadOptions { dtype: Some(dtype), ..Default::default() })?;
+    let path = args.path.path(&device)?;
+    let options = LoadOptions {
+        dtype: Some(dtype),
+        per_layer: args.path.placement(),
+        storage: path.storage(),
+        ..LoadOptions::default()
+    };
+    let report = account(&config, dir, &device, &options)?;
     let layers: Vec<Value> = config.layers.iter().enumerate().map(|(i, spec)| layer(i, spec, &report)).collect();
     let kv = bytes_per_token(&config, dtype);
     let summary = json!({
@@ -37,6 +46,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "kv_bytes_windows": kv.fixed,
         "context": config.max_positions,
         "dtype": dtype.to_string(),
+        "path": path.to_string(),
+        "per_layer_table": if report.bytes_at(Place::Host) > 0 { "host" } else { "device" },
     });
     if args.json {
         println!("{}", json!({ "layers": layers, "summary": summary }));
@@ -48,7 +59,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let attention = text("attention");
         println!(
             "{:>5}  {attention:<13}  {:<13}  {:>5}  {:>2}  {:>3}  {:>5}  {:>12}  {:>12}",
-            l["layer"], text("keys_values"), l["heads"], l["kv_heads"], l["head_dim"], l["ffn"], l["parameters"], l["bytes"]
+            l["layer"],
+            text("keys_values"),
+            l["heads"],
+            l["kv_heads"],
+            l["head_dim"],
+            l["ffn"],
+            l["parameters"],
+            l["bytes"]
         );
     }
     for (key, value) in summary.as_object().into_iter().flatten() {

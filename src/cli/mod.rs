@@ -1,8 +1,10 @@
 //! The command line: one file per subcommand, arguments that several share in `args`.
 
 mod args;
+mod bench;
 mod generate;
 mod inspect;
+pub mod logging;
 mod parity;
 mod tokenize;
 
@@ -26,6 +28,8 @@ enum Command {
     Tokenize(tokenize::Args),
     /// Show what a checkpoint is made of and where its bytes would go
     Inspect(inspect::Args),
+    /// Measure speed
+    Bench(bench::Args),
     /// Compare a model with reference logits
     Parity(parity::Args),
 }
@@ -44,6 +48,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Parity(args) => parity::run(&args),
     }
 }

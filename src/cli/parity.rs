@@ -4,37 +4,47 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use gemma_burn::bench::prompt;
 use gemma_burn::config::GemmaConfig;
-use gemma_burn::parity::{Plain, Reference, Report, Subject, Tolerance, check_founding, run as compare, table};
+use gemma_burn::engine::ComputePath;
+#[cfg(feature = "cube")]
+use gemma_burn::fused::{FusedOptions, FusedStep};
+use gemma_burn::parity::{
+    Plain, Reference, Report, Subject, Tolerance, check_founding, run as compare, run_against, table,
+};
 use gemma_burn::tokenizer::Tokenizer;
 use gemma_burn::weights::{LoadOptions, load};
-use gemma_burn::{Device, Dtype};
+use gemma_burn::{Device, Dtype, device};
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs};
+use super::args::{LoadBar, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Folder with reference.json and reference.safetensors
-    #[arg(long, value_name = "DIR", required_unless_present = "founding")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["founding", "against"])]
     reference: Option<PathBuf>,
+    /// Compare with the plain path in f32 on this device instead of a dump
+    #[arg(long, value_name = "NAME", conflicts_with = "reference")]
+    against: Option<String>,
+    /// Length of the prompt and of the continuation, with --against
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
     /// Check what is known of google/gemma-4-E2B instead of a dump
-    #[arg(long, conflicts_with = "reference")]
+    #[arg(long, conflicts_with_all = ["reference", "against"])]
     founding: bool,
-    /// plain: the Burn modules
-    #[arg(long, value_enum, default_value_t = Path::Plain)]
-    path: Path,
+    #[command(flatten)]
+    path: PathArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Path {
-    Plain,
-}
+/// Longest prompt with its greedy tokens that a dump may hold on the fused path.
+#[cfg(feature = "cube")]
+const FUSED_CONTEXT: usize = 4096;
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let dir = args.model.dir()?;
@@ -43,21 +53,44 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.founding {
         return founding(args, dir, &device, dtype);
     }
-    let reference = Reference::open(args.reference.as_ref().context("--reference is missing")?)?;
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let loaded = load(dir, &device, &LoadOptions { dtype: Some(dtype), progress: Some(&progress), ..Default::default() });
+    let path = args.path.path(&device)?;
+    let options = LoadOptions {
+        dtype: Some(dtype),
+        storage: path.storage(),
+        per_layer: args.path.placement(),
+        progress: Some(&progress),
+    };
+    let loaded = load(dir, &device, &options);
     bar.clear();
     let (model, _) = loaded?;
-    let subject: &mut dyn Subject = match args.path {
-        Path::Plain => &mut Plain::new(&model, &device),
+    let report = match path {
+        ComputePath::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype))?,
+        #[cfg(feature = "cube")]
+        ComputePath::Fused { kv } => {
+            let context = FUSED_CONTEXT.min(model.config().max_positions);
+            let mut step = FusedStep::new(&model, &FusedOptions { context, kv, end_ids: vec![], graph: true })?;
+            verdict(args, &mut step, &Tolerance::fused(kv))?
+        }
     };
-    let report = compare(subject, &reference, &Tolerance::plain(dtype))?;
-    show(args, &report, dtype)?;
+    show(args, &report, path, dtype)?;
     Ok(if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn show(args: &Args, report: &Report, dtype: Dtype) -> anyhow::Result<()> {
+fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance) -> anyhow::Result<Report> {
+    let Some(name) = &args.against else {
+        let reference = Reference::open(args.reference.as_ref().context("--reference is missing")?)?;
+        return Ok(compare(subject, &reference, tolerance)?);
+    };
+    let truth = device(name)?;
+    let options = LoadOptions { dtype: Some(Dtype::F32), ..LoadOptions::default() };
+    let (model, _) = load(args.model.dir()?, &truth, &options)?;
+    let ids = prompt(model.config(), args.tokens);
+    Ok(run_against(subject, &mut Plain::new(&model, &truth), &ids, args.tokens, tolerance)?)
+}
+
+fn show(args: &Args, report: &Report, path: ComputePath, dtype: Dtype) -> anyhow::Result<()> {
     if !args.json {
         print!("{}", table(report));
         return Ok(());
@@ -67,7 +100,9 @@ fn show(args: &Args, report: &Report, dtype: Dtype) -> anyhow::Result<()> {
     fields.insert("model".into(), json!(args.model.dir()?));
     fields.insert("device".into(), json!(args.model.device.device));
     fields.insert("dtype".into(), json!(dtype.to_string()));
-    fields.insert("path".into(), json!("plain"));
+    let fused = path != ComputePath::Plain;
+    fields.insert("path".into(), json!(if fused { "fused" } else { "plain" }));
+    fields.insert("kv_dtype".into(), json!(fused.then(|| args.path.kv_dtype.to_string())));
     println!("{object}");
     Ok(())
 }

@@ -133,3 +133,86 @@ fn ids(value: &Value) -> Option<Vec<u32>> {
         single => id(single).map(|id| vec![id]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::Sampling;
+
+    fn from_text(text: &str) -> Result<GenerationConfig> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(dir.path().join("generation_config.json"), text).expect("a file in it");
+        GenerationConfig::from_dir(dir.path())
+    }
+
+    #[test]
+    fn values_of_the_file_are_taken() {
+        let config = from_text(
+            r#"{"do_sample": true, "temperature": 0.5, "top_k": 64, "top_p": 0.95, "eos_token_id": [1, 106, 50],
+                "bos_token_id": 2, "pad_token_id": 0, "suppress_tokens": [258883, 258882], "transformers_version": "5"}"#,
+        );
+        let expected = GenerationConfig {
+            do_sample: true,
+            temperature: 0.5,
+            top_k: 64,
+            top_p: 0.95,
+            eos_token_id: vec![1, 106, 50],
+            suppress_tokens: vec![258_883, 258_882],
+            bos_token_id: Some(2),
+            pad_token_id: Some(0),
+            ..GenerationConfig::default()
+        };
+        let config = config.unwrap();
+        assert_eq!(config, expected);
+        let sampling = Sampling { temperature: 0.5, top_k: 64, top_p: 0.95, ..Sampling::greedy() };
+        assert_eq!(config.sampling(), sampling);
+    }
+
+    #[test]
+    fn absent_file_and_absent_or_null_keys_give_the_defaults() {
+        let absent = GenerationConfig::from_dir(Path::new("no/such/folder")).unwrap();
+        assert_eq!(absent, GenerationConfig::default());
+        assert_eq!(from_text(r#"{"top_k": null, "eos_token_id": null}"#).unwrap(), absent);
+        assert_eq!(absent.sampling(), Sampling::greedy());
+        let drawing = from_text(r#"{"do_sample": true}"#).unwrap().sampling();
+        assert_eq!((drawing.temperature, drawing.top_k, drawing.top_p), (1.0, 50, 1.0));
+    }
+
+    #[test]
+    fn settings_for_drawing_do_not_matter_without_do_sample() {
+        let config =
+            from_text(r#"{"do_sample": false, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.2}"#).unwrap();
+        assert_eq!(config.sampling(), Sampling { repeat_penalty: 1.2, ..Sampling::greedy() });
+    }
+
+    #[test]
+    fn end_ids_come_from_the_first_source_that_has_any() {
+        let from = |text: &str| from_text(text).unwrap();
+        assert_eq!(end_ids(&from(r#"{"eos_token_id": [1, 106]}"#), &[7]), [1, 106]);
+        assert_eq!(end_ids(&from(r#"{"eos_token_id": 1}"#), &[7]), [1]);
+        assert_eq!(end_ids(&from("{}"), &[1, 106]), [1, 106]);
+        assert_eq!(end_ids(&from(r#"{"eos_token_id": []}"#), &[]), [1, 106, 50]);
+    }
+
+    #[test]
+    fn damaged_file_and_impossible_values_give_one_line_that_says_where() {
+        let bad = [
+            ("", "not a JSON object"),
+            ("[1]", "not a JSON object"),
+            (r#"{"do_sample": tr"#, "not a JSON object"),
+            (r#"{"do_sample": 1}"#, "`do_sample` is 1"),
+            (r#"{"temperature": -1}"#, "`temperature` is -1"),
+            (r#"{"temperature": 1e300}"#, "`temperature` is 1e+300"),
+            (r#"{"top_k": 2.5}"#, "`top_k` is 2.5"),
+            (r#"{"top_p": 1.1}"#, "`top_p` is 1.1"),
+            (r#"{"repetition_penalty": 0}"#, "`repetition_penalty` is 0"),
+            (r#"{"eos_token_id": "<eos>"}"#, r#"`eos_token_id` is "<eos>""#),
+            (r#"{"suppress_tokens": [1, -2]}"#, "`suppress_tokens` is [1,-2]"),
+        ];
+        for (text, expected) in bad {
+            let message = from_text(text).unwrap_err().to_string();
+            let says_where = message.contains("generation_config.json") && message.contains(expected);
+            assert!(says_where && !message.contains('\n'), "{text}: {message}");
+        }
+    }
+}

@@ -89,6 +89,21 @@ impl GemmaConfig {
         self.slots().count()
     }
 
+    /// Elements of all matrices that one token multiplies with; of embedding tables it reads single rows.
+    pub fn matrix_elements_per_token(&self) -> usize {
+        let (hidden, per_layer) = (self.hidden_size, self.per_layer.map_or(0, |spec| spec.dim));
+        let layer = |l: &LayerSpec| {
+            let owned = match (l.kv.is_shared(), l.k_eq_v) {
+                (true, _) => 0,
+                (false, true) => 1,
+                (false, false) => 2,
+            };
+            hidden * l.head_dim * (2 * l.heads + owned * l.kv_heads) + 3 * hidden * l.ffn + 2 * hidden * per_layer
+        };
+        let layers: usize = self.layers.iter().map(layer).sum();
+        layers + hidden * per_layer * self.layers.len() + hidden * self.vocab_size
+    }
+
     fn resolve(c: TextConfig, outer: Composite, file: &Path) -> Result<Self> {
         let unified = match c.model_type.as_str() {
             "gemma4_text" => false,
@@ -133,10 +148,8 @@ impl GemmaConfig {
             softcap: c.final_logit_softcapping,
             tie_word_embeddings: c.tie_word_embeddings.or(outer.tie_word_embeddings).unwrap_or(true),
             max_positions: c.max_position_embeddings.unwrap_or(default_positions),
-            per_layer: per_layer_dim.map(|dim| PerLayerSpec {
-                vocab_size: c.vocab_size_per_layer_input.unwrap_or(c.vocab_size),
-                dim,
-            }),
+            per_layer: per_layer_dim
+                .map(|dim| PerLayerSpec { vocab_size: c.vocab_size_per_layer_input.unwrap_or(c.vocab_size), dim }),
             pad_token_id: c.pad_token_id.unwrap_or(0),
             placeholder_ids: placeholders.into_iter().flatten().collect(),
             eos_token_ids: eos.unwrap_or_default(),
@@ -146,7 +159,8 @@ impl GemmaConfig {
 
 fn refuse_unsupported(c: &TextConfig, file: &Path) -> Result<()> {
     if c.enable_moe_block {
-        let expected = "false: mixture-of-experts models (26B-A4B) do not run here yet; use a dense one (E2B, E4B, 12B, 31B)";
+        let expected =
+            "false: mixture-of-experts models (26B-A4B) do not run here yet; use a dense one (E2B, E4B, 12B, 31B)";
         return Err(Error::config(file, "enable_moe_block", true, expected));
     }
     if c.attention_bias {

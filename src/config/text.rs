@@ -59,8 +59,6 @@ pub struct TextConfig {
     #[serde(default)]
     pub enable_moe_block: bool,
     #[serde(default)]
-    pub bos_token_id: Option<u32>,
-    #[serde(default)]
     pub pad_token_id: Option<u32>,
     #[serde(default)]
     pub eos_token_id: Option<OneOrMany>,
@@ -99,10 +97,7 @@ impl Default for RopeParameters {
             partial_rotary_factor,
             factor: None,
         };
-        Self {
-            full_attention: entry("proportional", 1e6, Some(0.25)),
-            sliding_attention: entry("default", 1e4, None),
-        }
+        Self { full_attention: entry("proportional", 1e6, Some(0.25)), sliding_attention: entry("default", 1e4, None) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The token loop.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Session;
@@ -10,6 +11,9 @@ use crate::engine::stop::StopStrings;
 use crate::sampler::Sampler;
 use crate::tokenizer::DecodeStream;
 
+/// Tokens that a path may choose before the host looks at them.
+const AHEAD: usize = 16;
+
 /// A generation under way: an iterator of events. Dropping it ends it.
 pub struct Generation<'a, 'e> {
     session: &'a mut Session<'e>,
@@ -18,6 +22,10 @@ pub struct Generation<'a, 'e> {
     sampler: Sampler,
     prompt: Vec<u32>,
     max_tokens: usize,
+    /// Whether the best token is always taken, so that a path may choose by itself.
+    greedy: bool,
+    /// Tokens that were chosen ahead.
+    ready: VecDeque<u32>,
     generated: usize,
     started: Instant,
     prefill_ms: f64,
@@ -35,6 +43,8 @@ impl<'a, 'e> Generation<'a, 'e> {
             sampler: request.sampler,
             prompt: request.ids,
             max_tokens: request.max_tokens,
+            greedy: request.greedy,
+            ready: VecDeque::new(),
             generated: 0,
             started: Instant::now(),
             prefill_ms: 0.0,
@@ -63,15 +73,7 @@ impl<'a, 'e> Generation<'a, 'e> {
     }
 
     fn advance(&mut self) -> Result<Event> {
-        let logits = match self.first_token {
-            None => {
-                let logits = self.session.prefill(&self.prompt)?;
-                self.prefill_ms = self.started.elapsed().as_secs_f64() * 1e3;
-                logits
-            }
-            Some(_) => self.session.step()?,
-        };
-        let id = self.sampler.sample(&logits, self.session.tokens())?;
+        let id = self.next_id()?;
         self.session.push(id);
         self.generated += 1;
         self.first_token.get_or_insert_with(Instant::now);
@@ -88,6 +90,34 @@ impl<'a, 'e> Generation<'a, 'e> {
             return self.done(id, step.emit, FinishReason::Length);
         }
         Ok(Event::Token { id, text: step.emit })
+    }
+
+    fn next_id(&mut self) -> Result<u32> {
+        if let Some(id) = self.ready.pop_front() {
+            return Ok(id);
+        }
+        let logits = match self.first_token {
+            None => {
+                let logits = self.session.prefill(&self.prompt)?;
+                self.prefill_ms = self.started.elapsed().as_secs_f64() * 1e3;
+                logits
+            }
+            Some(_) => {
+                if self.greedy
+                    && let Some(ids) = self.session.run_ahead(self.ahead())?
+                {
+                    self.ready.extend(ids);
+                    return self.next_id();
+                }
+                self.session.step()?
+            }
+        };
+        self.sampler.sample(&logits, self.session.tokens())
+    }
+
+    /// Tokens to choose ahead: none beyond a stop string, which only the host can see.
+    fn ahead(&self) -> usize {
+        if self.stop.is_empty() { AHEAD.min(self.max_tokens - self.generated) } else { 1 }
     }
 
     /// Ends with everything that was held back.

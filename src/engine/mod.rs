@@ -1,5 +1,6 @@
 //! A model with its tokenizer and its ways to end: requests in, events out.
 
+mod decoder;
 mod event;
 mod generation;
 pub(crate) mod plain;
@@ -15,18 +16,61 @@ pub use generation::Generation;
 pub use plain::{PREFILL_CHUNK, prefill, step};
 pub use request::{Prompt, Request};
 
-use crate::cache::KvCache;
 use crate::config::{GemmaConfig, GenerationConfig, end_ids};
 use crate::device::Dtype;
 use crate::model::Gemma;
 use crate::sampler::Sampling;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{self, LoadOptions, LoadReport, PerLayerPlacement};
+use crate::weights::{self, LoadOptions, LoadReport, PerLayerPlacement, Storage};
 use crate::{Error, Result};
+use decoder::Decoder;
 use request::{Limits, ValidRequest};
 
 /// Context where the caller names none, in tokens; shorter where the model's is.
 pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// How tokens are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputePath {
+    /// The Burn modules: any device.
+    Plain,
+    /// Prompts as they are faster, tokens through the decode kernels.
+    #[cfg(feature = "cube")]
+    Fused {
+        /// Format of keys and values.
+        kv: Dtype,
+    },
+}
+
+impl ComputePath {
+    /// What suits a device: the kernels wherever CubeCL runs, else the modules.
+    pub fn best(#[allow(unused)] device: &Device) -> Self {
+        #[cfg(feature = "cube")]
+        if matches!(device.as_dispatch(), burn::backend::DispatchDevice::Cube(_)) {
+            return Self::Fused { kv: Dtype::Bf16 };
+        }
+        Self::Plain
+    }
+
+    /// How the path needs weights to be held.
+    pub fn storage(self) -> Storage {
+        match self {
+            Self::Plain => Storage::Computable,
+            #[cfg(feature = "cube")]
+            Self::Fused { .. } => Storage::AsFile,
+        }
+    }
+}
+
+impl std::fmt::Display for ComputePath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plain => f.write_str("plain"),
+            #[cfg(feature = "cube")]
+            Self::Fused { kv } => write!(f, "fused, keys and values in {kv}"),
+        }
+    }
+}
 
 /// How to load an engine.
 #[derive(Default)]
@@ -35,6 +79,8 @@ pub struct EngineOptions<'a> {
     pub dtype: Option<Dtype>,
     /// Longest conversation in tokens; [`DEFAULT_CONTEXT`] where absent.
     pub context: Option<usize>,
+    /// [`ComputePath::best`] where absent.
+    pub path: Option<ComputePath>,
     pub per_layer: PerLayerPlacement,
     /// Called with bytes done and bytes in all.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
@@ -49,6 +95,7 @@ pub struct Engine {
     sampling: Sampling,
     suppress: Vec<u32>,
     context: usize,
+    path: ComputePath,
     report: LoadReport,
 }
 
@@ -71,11 +118,12 @@ impl Engine {
         let context = checked_context(options.context, config.max_positions)?;
         let tokenizer = Tokenizer::from_dir(dir, config.vocab_size)?;
         let generation = GenerationConfig::from_dir(dir)?;
+        let path = options.path.unwrap_or_else(|| ComputePath::best(device));
         let load = LoadOptions {
             dtype: options.dtype,
             per_layer: options.per_layer,
+            storage: path.storage(),
             progress: options.progress,
-            ..LoadOptions::default()
         };
         let (model, report) = weights::load_with(&config, dir, device, &load)?;
         Ok(Self {
@@ -86,13 +134,19 @@ impl Engine {
             sampling: generation.sampling(),
             suppress: generation.suppress_tokens,
             context,
+            path,
             report,
         })
     }
 
     /// A new conversation.
     pub fn session(&self) -> Session<'_> {
-        Session { engine: self, cache: KvCache::new(self.model.config()), tokens: vec![] }
+        Session { engine: self, decoder: None, tokens: vec![] }
+    }
+
+    /// How tokens are computed.
+    pub fn path(&self) -> ComputePath {
+        self.path
     }
 
     pub fn model(&self) -> &Gemma {
@@ -132,8 +186,9 @@ fn checked_context(asked: Option<usize>, most: usize) -> Result<usize> {
 /// One conversation.
 pub struct Session<'e> {
     engine: &'e Engine,
-    cache: KvCache,
-    /// All tokens so far. The last one is not in the cache yet while it is only generated.
+    /// Made with the first prompt.
+    decoder: Option<Decoder>,
+    /// All tokens so far. The last one is not taken in yet while it is only generated.
     tokens: Vec<u32>,
 }
 
@@ -163,9 +218,9 @@ impl<'e> Session<'e> {
         &self.tokens
     }
 
-    /// The conversation's keys and values.
-    pub fn cache(&self) -> &KvCache {
-        &self.cache
+    /// Tokens that the model has taken in: all of [`tokens`](Self::tokens), or all but the newest.
+    pub fn position(&self) -> usize {
+        self.decoder.as_ref().map_or(0, Decoder::position)
     }
 
     fn push(&mut self, id: u32) {
@@ -174,14 +229,23 @@ impl<'e> Session<'e> {
 
     /// Takes in a prompt, behind whatever was generated last.
     fn prefill(&mut self, prompt: &[u32]) -> Result<Vec<f32>> {
+        if self.decoder.is_none() {
+            self.decoder = Some(Decoder::new(self.engine)?);
+        }
         self.tokens.extend(prompt);
-        let pending = self.tokens[self.cache.position()..].to_vec();
-        prefill(&self.engine.model, &self.engine.device, &mut self.cache, &pending, PREFILL_CHUNK)
+        self.step()
     }
 
-    /// Feeds the newest token.
+    /// Takes in what is new.
     fn step(&mut self) -> Result<Vec<f32>> {
-        let pending = self.tokens[self.cache.position()..].to_vec();
-        step(&self.engine.model, &self.engine.device, &mut self.cache, &pending)
+        let position = self.position();
+        let decoder = self.decoder.as_mut().expect("a prompt came first");
+        decoder.feed(&self.engine.model, &self.engine.device, &self.tokens[position..])
+    }
+
+    /// The next tokens by greedy choice, at most `count`, where the path can choose them by itself.
+    fn run_ahead(&mut self, count: usize) -> Result<Option<Vec<u32>>> {
+        let newest = *self.tokens.last().expect("a prompt came first");
+        self.decoder.as_mut().expect("a prompt came first").run_ahead(newest, count)
     }
 }

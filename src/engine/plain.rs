@@ -16,7 +16,7 @@ pub const PREFILL_CHUNK: usize = 512;
 pub fn prefill(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32], chunk: usize) -> Result<Vec<f32>> {
     let last = (ids.len() - 1) / chunk * chunk;
     for chunk in ids[..last].chunks(chunk) {
-        model.forward(ids_tensor(chunk, device), cache, Output::Cache);
+        model.fill(ids_tensor(chunk, device), cache);
     }
     step(model, device, cache, &ids[last..])
 }
@@ -28,7 +28,7 @@ pub fn prefill(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32],
 pub fn step(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32]) -> Result<Vec<f32>> {
     let logits = model.forward(ids_tensor(ids, device), cache, Output::Last);
     let data = logits.cast(DType::F32).into_data();
-    data.to_vec().map_err(|e| Error::NonFinite(format!("logits could not be read: {e:?}")))
+    data.try_to_vec().map_err(|e| Error::NonFinite(format!("logits could not be read: {e:?}")))
 }
 
 /// `[1, T]` ids on a device.

@@ -54,6 +54,8 @@ pub(super) struct ValidRequest {
     /// At least 1, and no more than the context has room for.
     pub(super) max_tokens: usize,
     pub(super) sampler: Sampler,
+    /// Whether sampling always takes the best of the unchanged logits.
+    pub(super) greedy: bool,
     pub(super) stop: StopStrings,
 }
 
@@ -96,6 +98,7 @@ impl ValidRequest {
         Ok(Self {
             ids,
             max_tokens: max_tokens.min(room),
+            greedy: sampling.temperature == 0.0 && sampling.repeat_penalty == 1.0 && limits.suppress.is_empty(),
             sampler: Sampler::new(sampling)?.suppressing(limits.suppress),
             stop: StopStrings::new(request.stop)?,
         })

@@ -41,6 +41,11 @@ impl StopStrings {
         Ok(Self { patterns, held: String::new(), stopped: false })
     }
 
+    /// Whether there is nothing to stop at.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
     /// Takes the next piece of text. Holds back only an end that may still become a stop string.
     pub fn push(&mut self, text: &str) -> Step {
         if self.stopped {
@@ -104,4 +109,90 @@ fn extend(bytes: &[u8], fallback: &[usize], mut matched: usize, byte: u8) -> usi
         matched = fallback[matched];
     }
     matched + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stop(strings: &[&str]) -> StopStrings {
+        StopStrings::new(strings.iter().map(|&string| string.to_owned()).collect()).expect("none is empty")
+    }
+
+    /// Everything that comes out of `pieces`, and whether a stop string ended it.
+    fn run<'a>(stop: &mut StopStrings, pieces: impl IntoIterator<Item = &'a str>) -> (String, bool) {
+        let mut out = String::new();
+        let mut stopped = false;
+        for piece in pieces {
+            let step = stop.push(piece);
+            assert!(!stopped || step.emit.is_empty());
+            out += &step.emit;
+            stopped |= step.stopped;
+            assert_eq!(stopped, step.stopped);
+        }
+        out += &stop.flush();
+        (out, stopped)
+    }
+
+    /// What the whole text leads to: the stop string that ends first, of several the longest.
+    fn search(text: &str, strings: &[String]) -> (String, bool) {
+        let ends = (0..=text.len()).filter(|&end| text.is_char_boundary(end));
+        let longest = |end: usize| strings.iter().filter(|&s| text[..end].ends_with(s.as_str())).map(String::len).max();
+        match ends.filter_map(|end| longest(end).map(|len| end - len)).next() {
+            Some(start) => (text[..start].to_owned(), true),
+            None => (text.to_owned(), false),
+        }
+    }
+
+    #[test]
+    fn stop_string_across_pieces_is_found_and_not_emitted() {
+        assert_eq!(run(&mut stop(&["END"]), ["on", "e E", "N", "D two"]), ("one ".into(), true));
+        assert_eq!(run(&mut stop(&["END"]), ["END"]), (String::new(), true));
+        assert_eq!(run(&mut stop(&[]), ["a", "b"]), ("ab".into(), false));
+    }
+
+    #[test]
+    fn only_what_may_become_a_stop_string_is_held_back() {
+        let mut stop = stop(&["<end>", "aab"]);
+        assert_eq!(stop.push("text <e").emit, "text ");
+        assert_eq!(stop.push("x aa").emit, "<ex ");
+        assert_eq!(stop.push("a").emit, "a");
+        assert_eq!(stop.push("a").emit, "a");
+        assert_eq!(stop.push("b"), Step { emit: String::new(), stopped: true });
+        assert_eq!(stop.push("more"), Step { emit: String::new(), stopped: true });
+    }
+
+    #[test]
+    fn held_back_text_comes_out_at_the_end() {
+        let mut stop = stop(&["\n\nUser"]);
+        assert_eq!(stop.push("bye\n\nUse").emit, "bye");
+        assert_eq!(stop.flush(), "\n\nUse");
+        assert_eq!(stop.flush(), "");
+    }
+
+    #[test]
+    fn stop_string_that_is_complete_first_wins() {
+        assert_eq!(run(&mut stop(&["abcd", "bc"]), ["xabcd"]), ("xa".into(), true));
+        assert_eq!(run(&mut stop(&["c", "abc", "bc"]), ["xabcd"]), ("x".into(), true));
+    }
+
+    #[test]
+    fn empty_stop_string_is_refused() {
+        let error = StopStrings::new(vec!["a".into(), String::new()]).unwrap_err();
+        assert!(error.to_string().contains("--stop is empty"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_what_a_search_in_the_whole_text_gives(
+            pieces in vec("[abé🙂]{0,4}", 0..12), strings in vec("[abé🙂]{1,4}", 0..4),
+        ) {
+            let mut stop = StopStrings::new(strings.clone()).unwrap();
+            let found = run(&mut stop, pieces.iter().map(String::as_str));
+            prop_assert_eq!(found, search(&pieces.concat(), &strings));
+        }
+    }
 }

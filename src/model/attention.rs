@@ -8,7 +8,7 @@ use super::projection::Projection;
 use super::step::Step;
 use crate::cache::{KvCache, KvView};
 use crate::config::{GemmaConfig, KvSource, LayerSpec};
-use crate::ops::attention::attention;
+use crate::ops::attention;
 
 /// Attention of one layer. A layer that shares keys and values has no `k_proj`, `v_proj` and `k_norm`.
 #[derive(Module, Debug)]

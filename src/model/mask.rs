@@ -25,7 +25,7 @@ pub fn causal_mask(
     let values = (position..position + queries)
         .flat_map(|i| (first_key..first_key + keys).map(move |j| if visible(i, j, window) { 0.0 } else { HIDDEN }))
         .collect::<Vec<f32>>();
-    Some(Tensor::from_data(TensorData::new(values, [queries, keys]), (device, DType::F32)).cast(dtype))
+    Some(Tensor::<2>::from_data(TensorData::new(values, [queries, keys]), (device, DType::F32)).cast(dtype))
 }
 
 /// Whether the query at `i` sees the key at `j`: the window counts the query itself.

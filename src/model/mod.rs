@@ -32,8 +32,6 @@ use crate::config::GemmaConfig;
 /// What a forward pass is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Only the cache is filled: layers that store nothing in it do not run.
-    Cache,
     /// The last new token. Layers that store nothing in the cache run for it alone.
     Last,
     /// Every new token.
@@ -91,7 +89,7 @@ impl Gemma {
     /// Logits of the new tokens, after the soft-cap. `cache` holds the tokens before them and takes these in.
     ///
     /// # Shapes
-    /// ids `[B, T]` → `[B, T, V]` for [`Output::All`], `[B, 1, V]` for [`Output::Last`], `[B, 0, V]` for [`Output::Cache`]
+    /// ids `[B, T]` → `[B, T, V]` for [`Output::All`], `[B, 1, V]` for [`Output::Last`]
     pub fn forward(&self, ids: Tensor<2, Int>, cache: &mut KvCache, output: Output) -> Tensor<3> {
         self.forward_tapped(ids, cache, output, &mut ())
     }
@@ -104,16 +102,24 @@ impl Gemma {
         output: Output,
         tap: &mut dyn Tap,
     ) -> Tensor<3> {
-        let [b, _] = ids.dims();
-        let device = ids.device();
-        match self.hidden_tapped(ids, cache, output, tap) {
-            Some(x) => {
-                let logits = self.logits(x);
-                tap.record(Probe::Logits, &logits);
-                logits
-            }
-            None => Tensor::zeros([b, 0, self.config.vocab_size], (&device, self.dtype)),
+        let hidden = self.hidden_tapped(ids, cache, output, tap);
+        let logits = self.logits(hidden);
+        tap.record(Probe::Logits, &logits);
+        logits
+    }
+
+    /// Takes tokens into the cache without asking for anything: layers that store nothing in it do not run.
+    ///
+    /// # Shapes
+    /// ids `[B, T]`
+    pub fn fill(&self, ids: Tensor<2, Int>, cache: &mut KvCache) {
+        let tokens = ids.dims()[1];
+        let tap = &mut ();
+        let (mut x, per_layer, mut step) = self.begin(ids, cache, tap);
+        for (i, layer) in self.layers.iter().enumerate().take(self.config.first_shared()) {
+            x = layer.forward(x, layer_input(&per_layer, i), &mut step, cache);
         }
+        cache.advance(tokens);
     }
 
     /// Hidden states of all new tokens after the final norm: embeddings for a head of one's own.
@@ -121,7 +127,7 @@ impl Gemma {
     /// # Shapes
     /// ids `[B, T]` → `[B, T, E]`
     pub fn hidden(&self, ids: Tensor<2, Int>, cache: &mut KvCache) -> Tensor<3> {
-        self.hidden_tapped(ids, cache, Output::All, &mut ()).expect("all tokens were asked for")
+        self.hidden_tapped(ids, cache, Output::All, &mut ())
     }
 
     /// The language-model head: hidden states after the final norm to soft-capped logits.
@@ -131,7 +137,7 @@ impl Gemma {
     pub fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
         let logits = match &self.lm_head {
             Some(head) => head.forward(hidden),
-            None => crate::ops::linear::linear(hidden, self.embed_tokens.weight.val()),
+            None => crate::ops::linear(hidden, self.embed_tokens.weight.val()),
         };
         match self.config.softcap {
             Some(cap) => mlp::tanh(logits / cap) * cap,
@@ -139,46 +145,42 @@ impl Gemma {
         }
     }
 
-    fn hidden_tapped(
-        &self,
-        ids: Tensor<2, Int>,
-        cache: &mut KvCache,
-        output: Output,
-        tap: &mut dyn Tap,
-    ) -> Option<Tensor<3>> {
-        let [_, t] = ids.dims();
-        let ids = self.without_placeholders(ids);
-        let mut step = Step::new(&self.config, cache.position(), t, self.dtype, ids.device(), tap);
-
-        let mut x = self.embed_tokens.forward(ids.clone(), self.dtype); // [B, T, E]
-        step.tap.record(Probe::Embeds, &x);
-        let mut per_layer = self.per_layer.as_ref().map(|inputs| inputs.forward(ids, x.clone())); // [B, T, L, P]
-        if let Some(inputs) = &per_layer {
-            step.tap.record(Probe::PerLayer, &inputs.clone().flatten(2, 3));
-        }
-
+    fn hidden_tapped(&self, ids: Tensor<2, Int>, cache: &mut KvCache, output: Output, tap: &mut dyn Tap) -> Tensor<3> {
+        let tokens = ids.dims()[1];
+        let (mut x, mut per_layer, mut step) = self.begin(ids, cache, tap);
         for (i, layer) in self.layers.iter().enumerate() {
-            if i == self.config.first_shared() && output != Output::All {
-                if output == Output::Cache {
-                    break;
-                }
+            if i == self.config.first_shared() && output == Output::Last {
                 x = last_token(x);
                 per_layer = per_layer.map(last_token);
                 step.keep_last();
             }
-            let input = per_layer.clone().map(|inputs| inputs.narrow(2, i, 1).squeeze_dim(2)); // [B, T, P]
-            x = layer.forward(x, input, &mut step, cache);
+            x = layer.forward(x, layer_input(&per_layer, i), &mut step, cache);
         }
-        cache.advance(t);
-        if output == Output::Cache {
-            return None;
-        }
+        cache.advance(tokens);
         if output == Output::Last {
             x = last_token(x);
         }
         let x = self.norm.forward(x);
         tap.record(Probe::Final, &x);
-        Some(x)
+        x
+    }
+
+    /// Embeddings `[B, T, E]`, per-layer inputs `[B, T, L, P]`, and what the layers share.
+    fn begin<'a>(
+        &self,
+        ids: Tensor<2, Int>,
+        cache: &KvCache,
+        tap: &'a mut dyn Tap,
+    ) -> (Tensor<3>, Option<Tensor<4>>, Step<'a>) {
+        let ids = self.without_placeholders(ids);
+        let step = Step::new(&self.config, cache.position(), ids.dims()[1], self.dtype, ids.device(), tap);
+        let x = self.embed_tokens.forward(ids.clone(), self.dtype);
+        step.tap.record(Probe::Embeds, &x);
+        let per_layer = self.per_layer.as_ref().map(|inputs| inputs.forward(ids, x.clone()));
+        if let Some(inputs) = &per_layer {
+            step.tap.record(Probe::PerLayer, &inputs.clone().flatten(2, 3));
+        }
+        (x, per_layer, step)
     }
 
     /// Ids that stand for images and sounds become padding: there is no such input to put in their place.
@@ -188,6 +190,11 @@ impl Gemma {
             ids.mask_fill(hit, self.config.pad_token_id)
         })
     }
+}
+
+/// One layer's part of the per-layer inputs: `[B, T, L, P]` → `[B, T, P]`
+fn layer_input(per_layer: &Option<Tensor<4>>, layer: usize) -> Option<Tensor<3>> {
+    per_layer.clone().map(|inputs| inputs.narrow(2, layer, 1).squeeze_dim(2))
 }
 
 /// The last of the new tokens: `[B, T, ..]` → `[B, 1, ..]`

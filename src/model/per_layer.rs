@@ -57,7 +57,7 @@ impl PerLayerTable {
         for id in ids.into_data().iter::<u32>() {
             host.read(id, &mut values);
         }
-        Tensor::from_data(burn::tensor::TensorData::new(values, [b * t, width]), (&device, DType::F32)).cast(dtype)
+        Tensor::<2>::from_data(burn::tensor::TensorData::new(values, [b * t, width]), (&device, DType::F32)).cast(dtype)
     }
 }
 

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::init;
-use crate::ops::linear::linear;
+use crate::ops::linear;
 
 /// A bias-free linear map.
 #[derive(Module, Debug)]

@@ -13,13 +13,20 @@ pub struct Rope {
 
 impl Rope {
     /// The tables for `len` positions from `position` on, rounded to `dtype`.
-    pub fn new(spec: &RopeSpec, head_dim: usize, position: usize, len: usize, dtype: FloatDType, device: &Device) -> Self {
+    pub fn new(
+        spec: &RopeSpec,
+        head_dim: usize,
+        position: usize,
+        len: usize,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Self {
         let frequencies = spec.frequencies(head_dim);
         let angles = (position..position + len).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
         let (cos, sin): (Vec<f32>, Vec<f32>) = angles.map(|angle| (angle.cos(), angle.sin())).unzip();
         let table = |values| {
             let data = TensorData::new(values, [1, 1, len, head_dim / 2]);
-            Tensor::from_data(data, (device, DType::F32)).cast(dtype)
+            Tensor::<4>::from_data(data, (device, DType::F32)).cast(dtype)
         };
         Self { cos: table(cos), sin: table(sin) }
     }

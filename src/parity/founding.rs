@@ -80,7 +80,12 @@ pub fn check_founding(model: &Gemma, tokenizer: &Tokenizer, device: &Device) -> 
         }
         let got = tokenizer.decode(&ids, false)?;
         let pass = got.starts_with(begins.as_str());
-        checks.push(FoundingCheck::new(format!("greedy after {text:?}"), format!("{begins:?}…"), format!("{got:?}"), pass));
+        checks.push(FoundingCheck::new(
+            format!("greedy after {text:?}"),
+            format!("{begins:?}…"),
+            format!("{got:?}"),
+            pass,
+        ));
     }
     Ok(checks)
 }

@@ -1,7 +1,10 @@
 //! Agreement with reference logits: every tensor of a dump, then greedy decoding with the cache.
 
+mod against;
 mod compare;
 mod founding;
+#[cfg(feature = "cube")]
+mod fused;
 mod reference;
 mod subject;
 mod table;
@@ -12,6 +15,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{DType, Tensor};
 use serde::Serialize;
 
+pub use against::run_against;
 pub use compare::{Difference, agreement, argmax, difference, kl_divergence, margin, mean_kl};
 pub use founding::{FoundingCheck, check_founding};
 pub use reference::{Prompt, Reference};
@@ -33,7 +37,8 @@ impl Array {
     pub fn from_tensor(x: &Tensor<3>) -> Result<Self> {
         let width = x.dims()[2];
         let data = x.clone().cast(DType::F32).into_data();
-        let values = data.to_vec().map_err(|e| Error::NonFinite(format!("activations could not be read: {e:?}")))?;
+        let values =
+            data.try_to_vec().map_err(|e| Error::NonFinite(format!("activations could not be read: {e:?}")))?;
         Ok(Self { width, values })
     }
 
@@ -108,9 +113,8 @@ pub fn run(subject: &mut dyn Subject, reference: &Reference, tolerance: &Toleran
         prompts.push(result);
         not_shown += hidden;
     }
-    let first_divergent = prompts
-        .iter()
-        .find_map(|p| p.tensors.iter().find(|t| !t.pass).map(|t| format!("{}.{}", p.name, t.name)));
+    let first_divergent =
+        prompts.iter().find_map(|p| p.tensors.iter().find(|t| !t.pass).map(|t| format!("{}.{}", p.name, t.name)));
     let summary = summarize(&prompts);
     Ok(Report { pass: prompts.iter().all(|p| p.pass), first_divergent, not_shown, prompts, summary })
 }
@@ -201,7 +205,8 @@ fn decode(
 fn compare_one(prompt: &str, tensor: &str, got: &Array, want: &Array, tolerance: &Tolerance) -> Result<TensorResult> {
     if got.width != want.width || got.values.len() != want.values.len() {
         let shape = |a: &Array| format!("{} x {}", a.values.len() / a.width.max(1), a.width);
-        let message = format!("{prompt}.{tensor} is {} in the dump, {} here: another model's dump", shape(want), shape(got));
+        let message =
+            format!("{prompt}.{tensor} is {} in the dump, {} here: another model's dump", shape(want), shape(got));
         return Err(Error::Request(message));
     }
     let Difference { max_abs, max_rel, rms } = difference(&got.values, &want.values);

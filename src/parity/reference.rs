@@ -37,8 +37,9 @@ impl Reference {
     pub fn open(dir: &Path) -> Result<Self> {
         let json = dir.join("reference.json");
         let text = std::fs::read(&json).map_err(|e| Error::io(&json, e))?;
-        let Document { prompts } = serde_json::from_slice(&text)
-            .map_err(|e| Error::reference(&json, format!("not a reference dump ({e}); make one with `cargo xtask fixtures`")))?;
+        let Document { prompts } = serde_json::from_slice(&text).map_err(|e| {
+            Error::reference(&json, format!("not a reference dump ({e}); make one with `cargo xtask fixtures`"))
+        })?;
         if let Some(name) = prompts.iter().find_map(|(name, p)| p.ids.is_empty().then_some(name)) {
             return Err(Error::reference(&json, format!("prompt {name} has no tokens")));
         }

@@ -22,7 +22,11 @@ pub fn table(report: &Report) -> String {
         let verdict = if p.pass { "ok" } else { "FAIL" };
         let (best, kl) = (100.0 * p.argmax_agreement, p.kl_mean);
         let (equal, total) = (p.greedy_equal, p.greedy_total);
-        let _ = writeln!(out, "{:<16} best token equal {best:.1} %, KL {kl:.1e}, greedy {equal}/{total}  {verdict}", p.name);
+        let _ = writeln!(
+            out,
+            "{:<16} best token equal {best:.1} %, KL {kl:.1e}, greedy {equal}/{total}  {verdict}",
+            p.name
+        );
     }
     if report.not_shown > 0 {
         let _ = writeln!(out, "{} tensors of the dump are not visible on this path", report.not_shown);

@@ -41,16 +41,25 @@ impl Tolerance {
         decided: 0.5,
     };
 
-    /// Activations in f32, keys and values kept in bf16.
+    /// Activations in f32, keys and values kept in bf16. Measured on random weights: RMS 8e-3 (tiny 31B) to 1.6e-2 (E2B),
+    /// KL 1.3e-3.
     pub const BF16_KV: Self = Self {
         tensor_max_rel: None,
-        hidden_rms: 5e-3,
+        hidden_rms: 2.5e-2,
         first_hidden_rms: 5e-3,
         logits_max_abs: None,
-        logits_rms: 5e-3,
-        kl_mean: 2e-4,
-        decided: 0.1,
+        logits_rms: 2.5e-2,
+        kl_mean: 4e-3,
+        decided: 0.5,
     };
+
+    /// For the fused path keeping keys and values in `kv`.
+    pub fn fused(kv: Dtype) -> Self {
+        match kv {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::BF16_KV,
+        }
+    }
 
     /// For the plain path computing in `dtype`.
     pub fn plain(dtype: Dtype) -> Self {

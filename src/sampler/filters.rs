@@ -87,7 +87,11 @@ pub fn weigh(logits: &[(u32, f32)], temperature: f32) -> Vec<Candidate> {
 
 /// The most probable candidates whose probabilities together reach `p`, at least one, the most probable first.
 pub fn top_p(mut candidates: Vec<Candidate>, p: f32) -> Vec<Candidate> {
-    let wanted = f64::from(p) * candidates.iter().map(|candidate| candidate.weight).sum::<f64>();
+    let total = candidates.iter().map(|candidate| candidate.weight).sum::<f64>();
+    let wanted = f64::from(p) * total;
+    // Candidates below their part of what may be missing cannot be needed; the margin covers rounding.
+    let negligible = 0.999 * (total - wanted) / candidates.len() as f64;
+    candidates.retain(|candidate| candidate.weight >= negligible);
     let (mut sorted, mut mass) = (0, 0.0);
     // The set is small as a rule, so sort ever larger heads of the list rather than all of it.
     let mut head = 64;

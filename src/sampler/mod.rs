@@ -10,7 +10,7 @@ use crate::config::GenerationConfig;
 use crate::{Error, Result};
 
 /// How the next token is chosen. The default is greedy, with every filter off.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 always takes the most probable token.
     pub temperature: f32,

@@ -99,7 +99,8 @@ fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
     let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
     let shard = Arc::new(Shard { path: path.to_owned(), map });
     SafeTensors::deserialize(&shard.map).map_err(|e| Error::weights(path, describe(e, size)))?;
-    let (header, metadata) = SafeTensors::read_metadata(&shard.map).map_err(|e| Error::weights(path, describe(e, size)))?;
+    let (header, metadata) =
+        SafeTensors::read_metadata(&shard.map).map_err(|e| Error::weights(path, describe(e, size)))?;
     let start = size_of::<u64>() + header;
     let entries = metadata.tensors().into_iter().map(|(name, info)| {
         let (from, to) = info.data_offsets;

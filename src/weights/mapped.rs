@@ -31,21 +31,25 @@ pub(super) fn float_dtype(name: &str, entry: &Entry) -> Result<DType> {
     }
 }
 
-/// The values as they stand in the file, without a copy where alignment allows.
+/// The values as they stand in the file, `[elements]`, without a copy where alignment allows.
 pub(super) fn shared(entry: &Entry, dtype: DType) -> TensorData {
     let aligned = (entry.bytes().as_ptr() as usize).is_multiple_of(dtype.size());
     let bytes = match aligned {
         true => Bytes::from_shared(bytes::Bytes::from_owner(MappedRange(entry.clone())), AllocationProperty::File),
         false => Bytes::from_bytes_vec(entry.bytes().to_vec()),
     };
-    TensorData::from_bytes(bytes, entry.shape.clone(), dtype)
+    TensorData::from_bytes(bytes, [elements(entry)], dtype)
 }
 
-/// The values widened to f32.
+/// The values widened to f32, `[elements]`.
 pub(super) fn widened(entry: &Entry, dtype: DType) -> TensorData {
-    let mut values = Vec::with_capacity(entry.shape.iter().product());
+    let mut values = Vec::with_capacity(elements(entry));
     widen(entry.bytes(), dtype, &mut values);
-    TensorData::new(values, entry.shape.clone())
+    TensorData::new(values, [elements(entry)])
+}
+
+fn elements(entry: &Entry) -> usize {
+    entry.shape.iter().product()
 }
 
 fn widen(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {

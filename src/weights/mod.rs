@@ -16,7 +16,7 @@ pub use report::{Applied, LoadReport, Place};
 pub use synthetic::synthetic;
 
 use crate::config::GemmaConfig;
-use crate::device::{Dtype, default_dtype, is_host_memory, storage_dtype};
+use crate::device::{Dtype, default_dtype, has_room, is_host_memory, storage_dtype};
 use crate::model::{Gemma, PerLayerTable};
 use crate::{Error, Result};
 use checkpoint::{Checkpoint, Entry};
@@ -28,8 +28,10 @@ const POPULATE_STEP: usize = 64 << 20;
 /// Where the per-layer embedding table goes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PerLayerPlacement {
-    /// Memory-mapped on the host; one row per token travels to the device.
+    /// On the device where everything fits with room to spare, else on the host.
     #[default]
+    Auto,
+    /// Memory-mapped on the host; one row per token travels to the device.
     Host,
     /// On the device, like every other weight.
     Device,
@@ -147,7 +149,14 @@ impl<'a> Loader<'a> {
     /// files anyway, the table is a parameter like any other.
     fn place_per_layer_table(&mut self, model: &mut Gemma) -> Result<()> {
         let Some(inputs) = &mut model.per_layer else { return Ok(()) };
-        if self.host_memory || self.options.per_layer == PerLayerPlacement::Device {
+        let table = self.left.get(names::PER_LAYER_TABLE).map_or(0, |(_, entry)| entry.range.len());
+        let on_device = match self.options.per_layer {
+            _ if self.host_memory => true,
+            PerLayerPlacement::Device => true,
+            PerLayerPlacement::Host => false,
+            PerLayerPlacement::Auto => has_room(self.device, table, self.total as usize),
+        };
+        if on_device {
             return Ok(());
         }
         let weight = inputs.embed_tokens_per_layer.weight.as_ref().expect("a new table is a parameter");
@@ -198,7 +207,9 @@ impl<'a> Loader<'a> {
         }
         self.done += entry.range.len() as u64;
         self.tell(self.done);
-        Ok(Some(Tensor::from_data(data, (self.device, held))))
+        // By way of one dimension, because some devices pad the rows of a matrix and the kernels read it without gaps.
+        let flat = Tensor::<1>::from_data(data, (self.device, held));
+        Ok(Some(flat.reshape(shape)))
     }
 
     /// Reads a mapped tensor's pages, so that the first token does not wait for the disk.

@@ -3,27 +3,38 @@
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor};
 
-use super::PerLayerPlacement;
+use super::{PerLayerPlacement, Storage};
 use crate::config::GemmaConfig;
-use crate::device::Dtype;
+use crate::device::{Dtype, has_room, storage_dtype};
 use crate::model::{Gemma, HostRows, PerLayerTable};
 
 /// Rows drawn before a matrix repeats itself: enough that no cache holds them.
 const DRAWN_ROWS: usize = 4096;
 
-/// A model of a configuration's shape with random weights, matrices in `weights` and activations in `dtype`.
+/// A model of a configuration's shape with random weights, matrices in bf16 (or what `storage` makes of it) and activations in
+/// `dtype`.
 pub fn synthetic(
     config: &GemmaConfig,
     device: &Device,
     dtype: Dtype,
-    weights: FloatDType,
+    storage: Storage,
     per_layer: PerLayerPlacement,
 ) -> Gemma {
+    let weights = match storage {
+        Storage::AsFile => DType::BF16,
+        Storage::Computable => storage_dtype(device),
+    };
     let mut model = config.init(device);
-    if let (Some(inputs), PerLayerPlacement::Host) = (&mut model.per_layer, per_layer) {
-        let width = config.layers.len() * config.per_layer.map_or(0, |spec| spec.dim);
+    let width = config.layers.len() * config.per_layer.map_or(0, |spec| spec.dim);
+    let table = config.per_layer.map_or(0, |spec| spec.vocab_size * width * weights.size());
+    let on_device = match per_layer {
+        PerLayerPlacement::Device => true,
+        PerLayerPlacement::Host => false,
+        PerLayerPlacement::Auto => has_room(device, table, table + config.matrix_elements_per_token() * weights.size()),
+    };
+    if let (Some(inputs), false) = (&mut model.per_layer, on_device) {
         inputs.embed_tokens_per_layer = PerLayerTable::on_host(Arc::new(RandomRows { width }));
     }
     model.map(&mut Draw { device: device.clone(), weights }).with_dtype(dtype.float())
@@ -31,7 +42,7 @@ pub fn synthetic(
 
 struct Draw {
     device: Device,
-    weights: FloatDType,
+    weights: DType,
 }
 
 impl ModuleMapper for Draw {

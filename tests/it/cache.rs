@@ -1,8 +1,8 @@
 //! The cache against forward passes without one, around the window of 8 and across several windows.
 
+use gemma_burn::Dtype;
 use gemma_burn::cache::{KvCache, bytes_per_token};
 use gemma_burn::engine::{prefill, step};
-use gemma_burn::Dtype;
 use gemma_burn::model::{Gemma, Output};
 
 use crate::support::{FIXTURES, cpu, ids, max_difference, model, prompt, rows, uncached};
@@ -130,6 +130,10 @@ fn rings_stop_growing_and_full_slots_keep_every_token() {
         let tokens = count + 1;
         let least = cost.growing * tokens + cost.fixed * tokens.min(8) / 8;
         let most = cost.growing * (tokens + tokens / 2 + 64) + cost.fixed;
-        assert!((least..=most).contains(&cache.bytes()), "{} bytes after {tokens} tokens, not {least} to {most}", cache.bytes());
+        assert!(
+            (least..=most).contains(&cache.bytes()),
+            "{} bytes after {tokens} tokens, not {least} to {most}",
+            cache.bytes()
+        );
     }
 }

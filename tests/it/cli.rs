@@ -46,7 +46,7 @@ fn generate(extra: &[&str]) -> Vec<String> {
     base.iter().chain(extra).map(|arg| (*arg).to_owned()).collect()
 }
 
-fn with<'a>(args: &'a [String]) -> Vec<&'a str> {
+fn with(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
@@ -54,8 +54,8 @@ fn with<'a>(args: &'a [String]) -> Vec<&'a str> {
 fn generate_prints_text_on_stdout_and_times_on_stderr() {
     let output = gemma(&with(&generate(&["-n", "8", "--temperature", "0"])));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let json: Value =
-        serde_json::from_str(&good(&with(&generate(&["-n", "8", "--temperature", "0", "--json"])))).expect("one object");
+    let json: Value = serde_json::from_str(&good(&with(&generate(&["-n", "8", "--temperature", "0", "--json"]))))
+        .expect("one object");
     assert_eq!(text(&output.stdout), format!("{}\n", json["text"].as_str().expect("text")));
     let times = text(&output.stderr);
     assert!(["prefill", "tok/s", "first token", "decode"].iter().all(|part| times.contains(part)), "{times}");
@@ -70,7 +70,8 @@ fn tokenize_prints_ids() {
     let model = model();
     let ids = good(&["tokenize", "--model", &model, "Hello"]);
     assert!(ids.split_whitespace().all(|id| id.parse::<u32>().is_ok()), "{ids}");
-    let json: Value = serde_json::from_str(&good(&["tokenize", "--model", &model, "--json", "Hello"])).expect("one object");
+    let json: Value =
+        serde_json::from_str(&good(&["tokenize", "--model", &model, "--json", "Hello"])).expect("one object");
     let listed: Vec<String> = json["ids"].as_array().expect("ids").iter().map(Value::to_string).collect();
     assert_eq!(listed.join(" "), ids.trim());
     assert_eq!(good(&["tokenize", "--model", &model, "--bos", "Hello"]).trim(), format!("2 {}", ids.trim()));
@@ -78,8 +79,8 @@ fn tokenize_prints_ids() {
 
 #[test]
 fn inspect_accounts_for_every_parameter() {
-    let json: Value =
-        serde_json::from_str(&good(&["inspect", "--model", &model(), "--device", "cpu", "--json"])).expect("one object");
+    let json: Value = serde_json::from_str(&good(&["inspect", "--model", &model(), "--device", "cpu", "--json"]))
+        .expect("one object");
     let layers = json["layers"].as_array().expect("layers");
     let in_layers: u64 = layers.iter().filter_map(|layer| layer["parameters"].as_u64()).sum();
     let all = json["summary"]["parameters"].as_u64().expect("a number");

@@ -72,7 +72,8 @@ fn composite_and_flat_files_resolve_alike() {
 
 #[test]
 fn large_models_take_values_from_keys_on_full_layers() {
-    let config = parsed(&text(json!({ "attention_k_eq_v": true, "num_key_value_heads": 4, "num_global_key_value_heads": 2,
+    let config =
+        parsed(&text(json!({ "attention_k_eq_v": true, "num_key_value_heads": 4, "num_global_key_value_heads": 2,
         "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0 })));
     assert!(config.per_layer.is_none());
     assert!(config.layers.iter().all(|layer| layer.k_eq_v == layer.window.is_none() && !layer.kv.is_shared()));
@@ -105,7 +106,12 @@ fn impossible_values_name_file_key_got_and_expected() {
         (json!({ "num_key_value_heads": 3 }), "num_key_value_heads", "3", "divisor"),
         (json!({ "head_dim": 255 }), "head_dim", "255", "even"),
         (json!({ "layer_types": ["full_attention"] }), "layer_types", "list of 1", "35"),
-        (json!({ "layer_types": vec!["cross_attention"; 35] }), "layer_types[0]", "cross_attention", "sliding_attention"),
+        (
+            json!({ "layer_types": vec!["cross_attention"; 35] }),
+            "layer_types[0]",
+            "cross_attention",
+            "sliding_attention",
+        ),
         (json!({ "num_kv_shared_layers": 35 }), "num_kv_shared_layers", "35", "fewer"),
         (json!({ "num_kv_shared_layers": 33 }), "layer_types", "without one", "full_attention"),
         (json!({ "rms_norm_eps": -1.0 }), "rms_norm_eps", "-1", "positive"),
@@ -130,7 +136,10 @@ fn absent_keys_are_named() {
     let mut config = text(json!({}));
     config.as_object_mut().expect("an object").remove("hidden_size");
     let error = parse(&json!({ "text_config": config })).expect_err("a model has a hidden size");
-    assert!(matches!(&error, Error::Config { key, got, .. } if key == "text_config.hidden_size" && got == "absent"), "{error}");
+    assert!(
+        matches!(&error, Error::Config { key, got, .. } if key == "text_config.hidden_size" && got == "absent"),
+        "{error}"
+    );
     assert!(parse(&json!([])).is_err());
     assert!(GemmaConfig::from_json("{", Path::new("config.json")).is_err());
 }

@@ -19,8 +19,6 @@ fn last_logits_equal_those_of_all_tokens() {
         let last = rows(model.forward(ids(&tokens), &mut KvCache::new(model.config()), Output::Last));
         assert_eq!(last.len(), 1);
         assert!(max_difference(&last[0], &all[28]) < 5e-4, "{name}");
-        let none = model.forward(ids(&tokens), &mut KvCache::new(model.config()), Output::Cache);
-        assert_eq!(none.dims(), [1, 0, model.config().vocab_size]);
     }
 }
 
@@ -65,7 +63,8 @@ fn table_on_the_host_gives_the_same_logits() {
         panic!("tests are built with ndarray");
     };
     let at = |per_layer| {
-        let (model, _) = load(fixture("tiny-e2b"), &device, &LoadOptions { per_layer, ..Default::default() }).expect("it loads");
+        let (model, _) =
+            load(fixture("tiny-e2b"), &device, &LoadOptions { per_layer, ..Default::default() }).expect("it loads");
         let tokens: Vec<i32> = prompt(15, 5).iter().map(|&id| id as i32).collect();
         let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, 15]), (&device, DType::I32));
         let host = model.per_layer.as_ref().expect("E2B has per-layer inputs").embed_tokens_per_layer.host().is_some();

@@ -65,14 +65,20 @@ fn falsified_settings_are_caught() {
     assert_caught("a window one too narrow", &mistaken("tiny-e2b", |c| sliding(c, |w| w - 1)));
     assert_caught("eps 1e-5", &mistaken("tiny-e2b", |c| c.rms_norm_eps = 1e-5));
     assert_caught("no soft-cap", &mistaken("tiny-e2b", |c| c.softcap = None));
-    assert_caught("every pair turning", &mistaken("tiny-e2b", |c| {
-        c.layers.iter_mut().for_each(|layer| layer.rope.turning = layer.head_dim / 2);
-    }));
-    assert_caught("the wrong donor layer", &mistaken("tiny-e2b", |c| {
-        let wrong = c.layers.iter().position(|layer| layer.window.is_some()).expect("there are sliding layers");
-        let shared = c.layers.iter_mut().filter(|layer| layer.window.is_some() && layer.kv.is_shared());
-        shared.for_each(|layer| layer.kv = KvSource::Shared(wrong));
-    }));
+    assert_caught(
+        "every pair turning",
+        &mistaken("tiny-e2b", |c| {
+            c.layers.iter_mut().for_each(|layer| layer.rope.turning = layer.head_dim / 2);
+        }),
+    );
+    assert_caught(
+        "the wrong donor layer",
+        &mistaken("tiny-e2b", |c| {
+            let wrong = c.layers.iter().position(|layer| layer.window.is_some()).expect("there are sliding layers");
+            let shared = c.layers.iter_mut().filter(|layer| layer.window.is_some() && layer.kv.is_shared());
+            shared.for_each(|layer| layer.kv = KvSource::Shared(wrong));
+        }),
+    );
 }
 
 #[test]
@@ -125,7 +131,8 @@ impl Subject for OtherActivation<'_> {
 fn the_exact_gelu_is_caught() {
     let model = model("tiny-e2b");
     let compare_with = |activation: fn(Tensor<3>) -> Tensor<3>| {
-        let mut subject = OtherActivation { plain: Plain::new(&model, &cpu()), model: &model, activation };
+        let device = cpu();
+        let mut subject = OtherActivation { plain: Plain::new(&model, &device), model: &model, activation };
         run(&mut subject, &reference("tiny-e2b"), &Tolerance::F32).expect("it runs")
     };
     let right = compare_with(gemma_burn::model::gelu_tanh);

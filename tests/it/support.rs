@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use gemma_burn::cache::KvCache;
 use gemma_burn::model::{Gemma, Output};
 use gemma_burn::weights::{LoadOptions, load};
 use gemma_burn::{Device, Dtype, device};
-use burn::tensor::{DType, Int, Tensor, TensorData};
 
 /// The committed checkpoints: E2B-like, E4B-like, 31B-like.
 pub const FIXTURES: [&str; 3] = ["tiny-e2b", "tiny-e4b", "tiny-31b"];
@@ -23,7 +23,9 @@ pub fn cpu() -> Device {
 
 /// A fixture's model on the CPU, computing in f32.
 pub fn model(name: &str) -> Gemma {
-    load(fixture(name), &cpu(), &LoadOptions { dtype: Some(Dtype::F32), ..Default::default() }).expect("the fixture loads").0
+    load(fixture(name), &cpu(), &LoadOptions { dtype: Some(Dtype::F32), ..Default::default() })
+        .expect("the fixture loads")
+        .0
 }
 
 /// `[1, T]` ids.
@@ -45,7 +47,7 @@ pub fn prompt(len: usize, seed: u32) -> Vec<u32> {
 /// The values of `[1, T, W]` as rows.
 pub fn rows(x: Tensor<3>) -> Vec<Vec<f32>> {
     let width = x.dims()[2];
-    let values: Vec<f32> = x.cast(DType::F32).into_data().to_vec().expect("f32 values");
+    let values: Vec<f32> = x.cast(DType::F32).into_data().try_to_vec().expect("f32 values");
     values.chunks(width).map(<[f32]>::to_vec).collect()
 }
 
@@ -57,5 +59,34 @@ pub fn uncached(model: &Gemma, tokens: &[u32]) -> Vec<Vec<f32>> {
 /// Largest absolute difference; infinite where anything is not finite.
 pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| if x.is_finite() && y.is_finite() { (x - y).abs() } else { f32::INFINITY }).fold(0.0, f32::max)
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| if x.is_finite() && y.is_finite() { (x - y).abs() } else { f32::INFINITY })
+        .fold(0.0, f32::max)
+}
+
+/// Set to anything, the fused path is tested on software devices too, where its kernels take minutes to compile.
+const SOFTWARE: &str = "GEMMA_SOFTWARE_ATTENTION";
+
+fn is_software(device: &Device) -> bool {
+    device.identity().is_some_and(|identity| identity.name.contains("llvmpipe"))
+}
+
+/// The CubeCL devices that this build and this machine have. `GEMMA_REQUIRE_DEVICE` (a comma-separated list) makes an
+/// absent one a failure; otherwise it is named as skipped.
+pub fn cube_devices() -> Vec<Device> {
+    let required = std::env::var("GEMMA_REQUIRE_DEVICE").unwrap_or_default();
+    let open = |name: &str| match device(name) {
+        Ok(device) if is_software(&device) && std::env::var_os(SOFTWARE).is_none() => {
+            eprintln!("skipped: {name} is a software device; {SOFTWARE}=1 runs this there, for an hour");
+            None
+        }
+        Ok(device) => Some(device),
+        Err(why) if required.split(',').any(|r| r.trim() == name) => panic!("GEMMA_REQUIRE_DEVICE names {name}: {why}"),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    };
+    ["cuda", "vulkan", "wgpu"].into_iter().filter_map(open).collect()
 }

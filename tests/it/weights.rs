@@ -87,7 +87,9 @@ fn prefixes_and_spare_tensors_change_nothing() {
         let (loaded, report) = try_load(dir.path()).expect("it loads");
         assert!(same_logits(&plain, &loaded), "{prefix}");
         let reasons: Vec<_> = report.skipped.iter().map(|(_, reason)| *reason).collect();
-        assert!(reasons.contains(&"the head is tied to embed_tokens") && reasons.contains(&"not part of the text model"));
+        assert!(
+            reasons.contains(&"the head is tied to embed_tokens") && reasons.contains(&"not part of the text model")
+        );
     }
 }
 
@@ -204,7 +206,10 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
         folder("tiny-e2b", &tensors)
     };
     refused(changed(&|t| drop(t.remove(up))).path(), &["missing", "layers.1.mlp.up_proj.weight"]);
-    refused(changed(&|t| drop(t.insert("model.extra.weight".into(), t[up].clone()))).path(), &["unknown", "model.extra.weight"]);
+    refused(
+        changed(&|t| drop(t.insert("model.extra.weight".into(), t[up].clone()))).path(),
+        &["unknown", "model.extra.weight"],
+    );
     refused(changed(&|t| t.get_mut(up).expect("it is there").1.reverse()).path(), &[up, "shape", "expected"]);
     refused(changed(&|t| t.get_mut(up).expect("it is there").0 = FileDtype::F16).path(), &["up_proj", "F16", "BF16"]);
     let twice = changed(&|t| drop(t.insert(up.replace("model.language_model.", "model."), t[up].clone())));

@@ -100,6 +100,7 @@ pub fn run(b: &Bench, best: &[(Shape, Option<GemvConfig>)]) {
     let ple_table = b.weight(64 * LAYERS * P);
     let words = Buffer::from_slice(&b.client, &[0u32; state::LEN]);
     let ring = Buffer::from_slice(&b.client, &[0u32; 1024]);
+    let ends = Buffer::from_slice(&b.client, &[u32::MAX]);
     let (context, ple) = (b.vector(LAYERS * P), b.vector(LAYERS * P));
     let h: Vec<_> = (0..2).map(|_| b.vector(E)).collect();
     let (block, ple_act, scale) = (b.vector(E), b.vector(P), Buffer::from_slice(&b.client, &[0.9f32]));
@@ -204,7 +205,7 @@ pub fn run(b: &Bench, best: &[(Shape, Option<GemvConfig>)]) {
         };
         let output = Output::Argmax { cap: Some(30.0), partials: &partials, logits: None };
         run(&[(&embedding, vocabulary)], E, input, output);
-        argmax(&b.client, b.caps, &partials, &words, &ring).expect("argmax");
+        argmax(&b.client, b.caps, &partials, &words, &ring, &ends).expect("argmax");
     };
     let layer_bytes: usize = model.iter().map(Layer::weight_bytes).sum();
     let bytes = layer_bytes + 2 * (embedding.len() + projection.len());

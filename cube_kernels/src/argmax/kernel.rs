@@ -7,7 +7,13 @@ const MINUS_INFINITY: u32 = 0xff80_0000;
 
 /// One cube of `units` units over `partials` = `[value bits, row]` pairs.
 #[cube(launch_unchecked)]
-pub(super) fn argmax_kernel(partials: &[u32], words: &mut [u32], ring: &mut [u32], #[comptime] units: u32) {
+pub(super) fn argmax_kernel(
+    partials: &[u32],
+    words: &mut [u32],
+    ring: &mut [u32],
+    ends: &[u32],
+    #[comptime] units: u32,
+) {
     let unit = UNIT_POS as usize;
     let count = partials.len() / 2;
     let mut best = f32::reinterpret(MINUS_INFINITY);
@@ -47,7 +53,7 @@ pub(super) fn argmax_kernel(partials: &[u32], words: &mut [u32], ring: &mut [u32
         }
         sync_cube();
     }
-    if unit == 0 {
+    if unit == 0 && words[comptime!(state::HALTED)] == 0u32 {
         let broken = found_broken[0] != 0u32 || found_row[0] == NO_ROW;
         let token = select(broken, 0u32, found_row[0]);
         if broken {
@@ -58,5 +64,10 @@ pub(super) fn argmax_kernel(partials: &[u32], words: &mut [u32], ring: &mut [u32
         words[comptime!(state::TOKEN)] = token;
         words[comptime!(state::STEP)] = step + 1u32;
         words[comptime!(state::POSITION)] = words[comptime!(state::POSITION)] + 1u32;
+        for end in 0..ends.len() {
+            if ends[end] == token {
+                words[comptime!(state::HALTED)] = 1u32;
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ const MOST_UNITS: u32 = 1024;
 ///
 /// # Shapes
 /// `partials` two words per cube of the GEMV, `state` [`state::LEN`] words, `ring` any length: it keeps the last `len`
-/// tokens.
+/// tokens, `ends` the tokens that halt the sequence.
 ///
 /// # Errors
 /// [`Rejected`] for other shapes; nothing was launched.
@@ -21,6 +21,7 @@ pub fn argmax(
     partials: &Buffer<u32>,
     state: &Buffer<u32>,
     ring: &Buffer<u32>,
+    ends: &Buffer<u32>,
 ) -> Result<(), Rejected> {
     Rejected::unless(!partials.is_empty() && partials.len().is_multiple_of(2), KERNEL, || {
         format!("partials have {} words, expected an even number above 0", partials.len())
@@ -28,6 +29,7 @@ pub fn argmax(
     Rejected::unless(state.len() == state::LEN, KERNEL, || {
         format!("state has {} words, expected {}", state.len(), state::LEN)
     })?;
+    Rejected::unless(!ends.is_empty(), KERNEL, || "there are no end tokens; give one that never occurs".into())?;
     Rejected::unless(!ring.is_empty(), KERNEL, || "the ring is empty".into())?;
     let wanted = (partials.len() / 2).next_power_of_two() as u32;
     let units = wanted.min(MOST_UNITS).min(1 << caps.max_units.ilog2());
@@ -40,6 +42,7 @@ pub fn argmax(
             partials.arg(),
             state.arg(),
             ring.arg(),
+            ends.arg(),
             units,
         );
     }

@@ -171,7 +171,13 @@ pub(super) fn new_token<NV: Size>(
 
 /// The score of the new key for each head, as the statistics of a split with this key alone.
 #[cube]
-fn own_score(q: &Shared<[F4]>, kv: &Shared<[F4]>, sums: &mut Shared<[f32]>, stats: &mut [f32], #[comptime] bp: Blueprint) {
+fn own_score(
+    q: &Shared<[F4]>,
+    kv: &Shared<[F4]>,
+    sums: &mut Shared<[f32]>,
+    stats: &mut [f32],
+    #[comptime] bp: Blueprint,
+) {
     let vectors = comptime!(bp.head_dim / 4);
     let units = comptime!(bp.tuning.units / bp.heads_pow2());
     let reach = comptime!(bp.reach(units));

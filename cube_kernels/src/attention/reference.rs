@@ -51,7 +51,9 @@ pub fn attention_reference(spec: &AttentionSpec, token: &ReferenceToken<'_>, cac
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
         let total: f64 = weights.iter().sum();
-        out.extend((0..d).map(|i| ((0..visible).map(|s| weights[s] * row(&cache.v, s, i)).sum::<f64>() / total) as f32));
+        out.extend(
+            (0..d).map(|i| ((0..visible).map(|s| weights[s] * row(&cache.v, s, i)).sum::<f64>() / total) as f32),
+        );
     }
     out
 }

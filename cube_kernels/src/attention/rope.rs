@@ -23,7 +23,9 @@ fn cos_sin(angle: f32) -> (f32, f32) {
     let whole = angle.floor();
     let n = u32::cast_from(whole);
     // Quarter turns of the whole part, modulo 16, in units of 2^-28.
-    let turns = ((n * comptime!(QUADRANTS[0])) << 14u32) + n * comptime!(QUADRANTS[1]) + ((n * comptime!(QUADRANTS[2])) >> 14u32);
+    let turns = ((n * comptime!(QUADRANTS[0])) << 14u32)
+        + n * comptime!(QUADRANTS[1])
+        + ((n * comptime!(QUADRANTS[2])) >> 14u32);
     let nearest = (turns + 0x0800_0000u32) >> 28u32;
     let rest = i32::reinterpret(turns - (nearest << 28u32));
     let sum = f32::cast_from(rest) * comptime!(HALF_PI / 268_435_456.0) + (angle - whole);
@@ -77,7 +79,9 @@ impl RopeTable {
     pub fn new(inv_freq: Buffer<f32>, first: usize) -> Result<Self, Rejected> {
         let len = inv_freq.len();
         let ok = first > 0 && first <= len && first.is_multiple_of(4) && len.is_multiple_of(4);
-        Rejected::unless(ok, KERNEL, || format!("{len} frequencies, the first table {first}: expected multiples of 4"))?;
+        Rejected::unless(ok, KERNEL, || {
+            format!("{len} frequencies, the first table {first}: expected multiples of 4")
+        })?;
         Ok(Self { inv_freq, first })
     }
 
@@ -97,7 +101,9 @@ impl RopeTable {
     /// [`Rejected`] if a buffer is too small.
     pub fn launch(&self, client: &Client, state: &Buffer<u32>, out: &Buffer<f32>) -> Result<(), Rejected> {
         let need = self.out_len();
-        Rejected::unless(out.len() >= need, KERNEL, || format!("the output has {} elements, expected {need}", out.len()))?;
+        Rejected::unless(out.len() >= need, KERNEL, || {
+            format!("the output has {} elements, expected {need}", out.len())
+        })?;
         Rejected::unless(state.len() > POSITION, KERNEL, || "the state buffer is empty".into())?;
         let all = self.inv_freq.len() as u32;
         // SAFETY: the checks above; the kernel stays below `all`.

@@ -8,6 +8,8 @@ pub(super) const KERNEL: &str = "attention";
 pub(super) const CHUNK: usize = 8;
 const MAX_GROUP: usize = 8;
 const WIDE_PLANE: u32 = 16;
+const WIDE_HEAD: usize = 512;
+const LONG_CONTEXT: usize = 4096;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,8 +86,6 @@ pub struct Tuning {
     pub min_keys: usize,
     /// Dimensions that one cube of the merge kernel finishes.
     pub merge_dims: usize,
-    /// One launch in place of two: the last cube to finish merges. Only with [`Caps::device_scope`].
-    pub last_cube_merges: bool,
     /// Write out the loops over keys, heads and dimensions: registers in place of arrays.
     pub unroll: bool,
 }
@@ -94,18 +94,25 @@ impl Tuning {
     /// The default for `spec` on a device with `caps`.
     pub fn of(spec: &AttentionSpec, caps: &Caps) -> Self {
         let d = spec.head_dim;
+        let per_kv = spec.heads / spec.kv_heads.max(1);
         // Narrow planes are processors that play GPU: they compile long code for minutes.
         let unroll = caps.plane_ops && caps.lanes >= WIDE_PLANE;
-        let (units, value_dims, most_lanes) = if unroll { (256, 2, 64) } else { (128, 4, 16) };
-        let units = units.min(power_of_two_at_most(caps.max_units as usize));
-        let per_kv = spec.heads / spec.kv_heads.max(1);
-        let group = (1..=MAX_GROUP.min(per_kv)).rev().find(|g| per_kv.is_multiple_of(*g)).unwrap_or(1);
+        let wide = unroll && d >= WIDE_HEAD;
+        let units = if wide { 256 } else { 128 }.min(power_of_two_at_most(caps.max_units as usize));
+        let (value_dims, most_lanes) = if wide { (2, 64) } else { (4, 16) };
+        // More heads per cube read K and V less often; fewer finish sooner. The balance turns at about 4,096 keys.
+        let most_heads = match (wide, spec.slots > LONG_CONTEXT) {
+            (true, true) => MAX_GROUP,
+            (true, false) => 4,
+            (false, _) => 2,
+        };
+        let group = (1..=most_heads.min(per_kv)).rev().find(|g| per_kv.is_multiple_of(*g)).unwrap_or(1);
         let lanes = (d / CHUNK).min(units).min(most_lanes);
         let rows = units / lanes;
         let tile = 32.max(rows).max(units * value_dims / d);
-        let min_keys = 16.max(rows.min(32));
-        let splits = spec.slots.div_ceil(min_keys).clamp(1, if d >= 512 { 128 } else { 64 });
-        Self { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims: d.min(64), last_cube_merges: false, unroll }
+        let min_keys = 32;
+        let splits = spec.slots.div_ceil(min_keys).clamp(1, 128);
+        Self { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims: d.min(64), unroll }
     }
 }
 
@@ -151,10 +158,16 @@ impl Blueprint {
         })?;
         let rows_of_k = self.head_dim / CHUNK;
         need(t.lanes > 0 && rows_of_k.is_multiple_of(t.lanes) && t.lanes.is_power_of_two() && t.lanes <= units, {
-            format!("{} lanes per key, expected a power of two that divides {rows_of_k} and fits {units} units", t.lanes)
+            format!(
+                "{} lanes per key, expected a power of two that divides {rows_of_k} and fits {units} units",
+                t.lanes
+            )
         })?;
         need(matches!(t.value_dims, 2 | 4) && self.head_dim / t.value_dims <= units, {
-            format!("head_dim {} at {} value dimensions per unit needs more than {units} units", self.head_dim, t.value_dims)
+            format!(
+                "head_dim {} at {} value dimensions per unit needs more than {units} units",
+                self.head_dim, t.value_dims
+            )
         })?;
         let rows = self.key_rows().max(self.value_rows());
         need(t.tile.is_power_of_two() && t.tile >= rows, {
@@ -162,8 +175,10 @@ impl Blueprint {
         })?;
         need(t.splits > 0 && t.min_keys > 0, "splits and min_keys must be 1 or more".into())?;
         let merge_ok = t.merge_dims.is_power_of_two() && t.merge_dims >= 4 && t.merge_dims <= self.head_dim;
-        need(merge_ok, format!("{} dimensions per merge cube, expected a power of two from 4 to head_dim", t.merge_dims))?;
-        need(!t.last_cube_merges || caps.device_scope, "the device cannot order memory between cubes".into())?;
+        need(
+            merge_ok,
+            format!("{} dimensions per merge cube, expected a power of two from 4 to head_dim", t.merge_dims),
+        )?;
         let bytes = self.shared_bytes();
         need(bytes <= caps.shared_bytes as usize, {
             format!("needs {bytes} bytes of shared memory, the device has {}", caps.shared_bytes)
@@ -177,8 +192,7 @@ impl Blueprint {
         let scores = self.heads_pow2() * self.parts() * t.tile;
         let weights = t.tile * self.heads_pow2() + self.heads_pow2();
         let sums = if self.value_rows() > 1 { t.units * t.value_dims * t.group } else { 0 };
-        let merge = if t.last_cube_merges { self.heads_pow2() * self.partials() + 2 * t.units } else { 0 };
-        4 * (q + new + scores + weights + sums + merge + 3 * t.units / self.reach(t.units))
+        4 * (q + new + scores + weights + sums + 3 * t.units / self.reach(t.units))
     }
 
     /// Query heads of one cube, rounded up to a power of two.

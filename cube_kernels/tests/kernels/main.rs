@@ -3,6 +3,7 @@ mod argmax;
 mod attention;
 mod embed;
 mod gemv;
+mod kv_import;
 mod math;
 mod ple_combine;
 mod support;

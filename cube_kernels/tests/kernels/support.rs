@@ -1,7 +1,7 @@
 //! Devices to test on, deterministic data, and the comparison.
 //!
 //! Every device that the build has and the machine shows is used; the others are named as skipped. `GEMMA_REQUIRE_DEVICE`
-//! (a comma-separated list of `cuda`, `vulkan`) turns a skip into a failure.
+//! (a comma-separated list of `cuda`, `vulkan`, `wgpu`) turns a skip into a failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,25 @@ use cube_kernels::{Buffer, Caps};
 use cubecl::Device;
 use cubecl::client::Client;
 use half::bf16;
+
+/// Set to anything, the attention kernels are tested on software devices too, a few of each kind: one takes 10 s of a processor to compile.
+const SOFTWARE_ATTENTION: &str = "GEMMA_SOFTWARE_ATTENTION";
+
+/// As [`each_device`], without software devices unless [`SOFTWARE_ATTENTION`] asks for them.
+pub fn each_gpu(test: impl Fn(&Client, Caps)) {
+    each_device(|client, caps| {
+        if is_software(client) && std::env::var_os(SOFTWARE_ATTENTION).is_none() {
+            eprintln!("skipped: a software device; {SOFTWARE_ATTENTION}=1 runs a part of this there");
+            return;
+        }
+        test(client, caps);
+    });
+}
+
+/// Processors that play GPU.
+pub fn is_software(client: &Client) -> bool {
+    client.properties().identity.name.contains("llvmpipe")
+}
 
 /// Runs `test` on every device, once with its plane operations and once as if it had none.
 pub fn each_device(test: impl Fn(&Client, Caps)) {
@@ -46,7 +65,9 @@ fn devices() -> &'static [(&'static str, Client)] {
     DEVICES.get_or_init(|| {
         let required = std::env::var("GEMMA_REQUIRE_DEVICE").unwrap_or_default();
         let mut found = Vec::new();
-        for (name, open) in [("cuda", open_cuda as fn() -> Result<Client, String>), ("vulkan", open_vulkan)] {
+        let openers =
+            [("cuda", open_cuda as fn() -> Result<Client, String>), ("vulkan", open_vulkan), ("wgpu", open_wgpu)];
+        for (name, open) in openers {
             match catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| Err("opening it panicked".into())) {
                 Ok(client) => found.push((name, client)),
                 Err(why) if required.split(',').any(|r| r.trim() == name) => {
@@ -71,18 +92,29 @@ fn open_vulkan() -> Result<Client, String> {
     Err("not in this build".into())
 }
 
-/// SPIR-V on a GPU. Mesa's software device gets WGSL: it has no explicit layout for shared memory, and CubeCL 0.11.3's
-/// SPIR-V without it declares a pointer to a pointer (`cubecl-spirv/src/ops/memory.rs`), on which the driver crashes.
+/// SPIR-V on a GPU. CubeCL 0.11.3 declares shared memory as a pointer to a pointer where a driver has no explicit layout
+/// for it (`cubecl-spirv/src/ops/memory.rs`); Mesa's software device is one, and crashes.
 #[cfg(feature = "vulkan")]
 fn open_vulkan() -> Result<Client, String> {
-    use cubecl::__private::Runtime;
-    use cubecl::wgpu::{WgpuBackend, WgpuDevice, WgpuRuntime, WgslCompiler};
-
     let client = Device::vulkan(Default::default()).map_err(|e| e.to_string())?.client();
-    if !client.properties().identity.name.contains("llvmpipe") {
-        return Ok(client);
+    match is_software(&client) {
+        true => Err("the software device crashes on CubeCL's SPIR-V; test it with `wgpu`".into()),
+        false => Ok(client),
     }
-    Ok(WgpuRuntime::<WgslCompiler>::client(&WgpuDevice::new(Default::default()).on(WgpuBackend::Vulkan)))
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn open_wgpu() -> Result<Client, String> {
+    Err("not in this build".into())
+}
+
+/// Whatever compiler the build has: WGSL unless `vulkan` or `metal` is in it, and then it is no device of its own.
+#[cfg(feature = "wgpu")]
+fn open_wgpu() -> Result<Client, String> {
+    if cfg!(feature = "vulkan") {
+        return Err("with `vulkan` in the build it is the same device".into());
+    }
+    Ok(Device::wgpu(Default::default()).map_err(|e| e.to_string())?.client())
 }
 
 static TASK_FAILED: AtomicBool = AtomicBool::new(false);

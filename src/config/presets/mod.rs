@@ -28,14 +28,7 @@ mod tests {
     #[test]
     fn e2b_has_its_weights() {
         let config = GemmaConfig::preset("e2b").expect("a preset");
-        let layer = |spec: &crate::config::LayerSpec| {
-            let (hidden, q, kv) = (1536, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
-            let own = if spec.kv.is_shared() { 0 } else { 2 * hidden * kv };
-            2 * hidden * q + own + 3 * hidden * spec.ffn + 2 * hidden * 256
-        };
-        let matrices: usize = config.layers.iter().map(layer).sum();
-        let projection = 35 * 256 * 1536;
-        let per_token = 2 * (matrices + projection + 262_144 * 1536);
+        let per_token = 2 * config.matrix_elements_per_token();
         assert!((4.4e9..4.7e9).contains(&(per_token as f64)), "{per_token} bytes per token");
     }
 
