@@ -13,7 +13,7 @@ use cubecl::client::Client;
 use half::bf16;
 
 /// Set to anything, the attention kernels are tested on software devices too, where each takes half a minute to compile.
-const SOFTWARE_ATTENTION: &str = "GEMMA_SOFTWARE_ATTENTION";
+const SOFTWARE_ATTENTION: &str = "SOFTWARE_ATTENTION";
 
 /// As [`each_device`], without software devices unless [`SOFTWARE_ATTENTION`] asks for them.
 pub fn each_gpu(test: impl Fn(&Client, Caps)) {
