@@ -33,7 +33,7 @@
     doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
-//! * [`parity`] compares any of it with reference logits, [`bench`] measures it.
+//! * [`parity`] compares any of it with reference logits, [`mod@bench`] measures it.
 //!
 //! The same in a program that needs no download, on the toy model of this repository:
 //!

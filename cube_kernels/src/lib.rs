@@ -6,6 +6,10 @@
 //! token to token, so a chain of launches can be captured as a graph once: what changes lives in the [`state`] buffer.
 
 #![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "shapes stand in brackets, and `#[cube]` makes a module beside every function"
+)]
+#![allow(
     clippy::style,
     clippy::complexity,
     clippy::eq_op,

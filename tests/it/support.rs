@@ -66,7 +66,7 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// Set to anything, the fused path is tested on software devices too, where its kernels take minutes to compile.
-const SOFTWARE: &str = "GEMMA_SOFTWARE_ATTENTION";
+const SOFTWARE: &str = "SOFTWARE_ATTENTION";
 
 fn is_software(device: &Device) -> bool {
     device.identity().is_some_and(|identity| identity.name.contains("llvmpipe"))

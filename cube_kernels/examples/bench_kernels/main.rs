@@ -4,6 +4,8 @@
 //! `--tune=SECONDS` tries configurations of each GEMV shape for so long and prints the best ones; `--quick` is for a
 //! software device.
 
+#![allow(clippy::style, clippy::complexity, reason = "kernel bodies are CubeCL's language")]
+
 mod device;
 mod token;
 mod tune;

@@ -12,8 +12,9 @@ use cubecl::Device;
 use cubecl::client::Client;
 use half::bf16;
 
-/// Set to anything, the attention kernels are tested on software devices too, a few of each kind: one takes 10 s of a processor to compile.
-const SOFTWARE_ATTENTION: &str = "GEMMA_SOFTWARE_ATTENTION";
+/// Set to anything, the attention kernels are tested on software devices too, a few of each kind: to compile one takes
+/// 10 s of a processor.
+const SOFTWARE_ATTENTION: &str = "SOFTWARE_ATTENTION";
 
 /// As [`each_device`], without software devices unless [`SOFTWARE_ATTENTION`] asks for them.
 pub fn each_gpu(test: impl Fn(&Client, Caps)) {
