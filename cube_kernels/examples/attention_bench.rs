@@ -134,11 +134,8 @@ impl Layers {
             let bytes = 2 * self.spec.kv_heads * keys * self.spec.head_dim * 4 / self.spec.kv.per_word();
             line += &format!(" | {keys}: {both:.2} us ({split:.2} split), {:.2} TB/s", bytes as f64 / both / 1e6);
         }
-        let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, last_cube_merges, .. } =
-            tuning;
-        println!(
-            "{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims} one={last_cube_merges}{line}"
-        );
+        let Tuning { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims, .. } = tuning;
+        println!("{name} u{units} g{group} l{lanes} t{tile} v{value_dims} s{splits} k{min_keys} m{merge_dims}{line}");
         Some(times.iter().map(|t| t[0]).sum())
     }
 
@@ -147,7 +144,7 @@ impl Layers {
         let Some(mut least) = self.row(name, best, positions) else {
             return println!("{name}: the default does not fit");
         };
-        let values: [(fn(&mut Tuning, usize), &[usize]); 9] = [
+        let values: [(fn(&mut Tuning, usize), &[usize]); 8] = [
             (|t, v| t.min_keys = v, &[8, 16, 32, 64]),
             (|t, v| t.group = v, &[2, 4, 8]),
             (|t, v| t.splits = v, &[16, 32, 64, 128, 256]),
@@ -156,7 +153,6 @@ impl Layers {
             (|t, v| t.lanes = v, &[8, 16, 32, 64]),
             (|t, v| t.value_dims = v, &[2, 4]),
             (|t, v| t.merge_dims = v, &[16, 32, 64, 128, 256]),
-            (|t, v| (t.last_cube_merges, t.group) = (true, v), &[1, 2, 4, 8]),
         ];
         for (set, values) in values.iter().chain(&values[..4]) {
             let start = best;

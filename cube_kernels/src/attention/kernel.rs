@@ -3,11 +3,9 @@
 
 use cubecl::prelude::*;
 
-use super::merge::live_splits;
 use super::output::{new_token, write_split};
 use super::prologue::{F4, NONE, U4, load_pairs, norm_pairs, store_pairs, weigh_and_rotate};
 use super::spec::Blueprint;
-use super::tail::merge_if_last;
 use super::tile::{accumulate, score, weigh};
 use crate::state::POSITION;
 
@@ -50,8 +48,6 @@ pub(super) fn attention_split_kernel<NV: Size>(
     v_cache: &mut [Vector<u32, NV>],
     partial: &mut [f32],
     stats: &mut [f32],
-    counters: &mut [Atomic<u32>],
-    out: &mut [f32],
     places: Places,
     #[comptime] bp: Blueprint,
 ) {
@@ -67,9 +63,6 @@ pub(super) fn attention_split_kernel<NV: Size>(
             let full = comptime!(bp.owns_kv) && position >= places.slots;
             let replaced = select(full, position % places.slots, 0xffff_ffffu32);
             attend::<NV>(qkv, q_norm, rope, k_cache, v_cache, partial, stats, start, end, replaced, &places, bp);
-            if comptime!(bp.tuning.last_cube_merges) {
-                merge_if_last(partial, stats, counters, out, live_splits(position, places.slots, bp), bp);
-            }
         }
     } else if comptime!(bp.owns_kv) {
         new_token::<NV>(
@@ -85,9 +78,6 @@ pub(super) fn attention_split_kernel<NV: Size>(
             &places,
             bp,
         );
-        if comptime!(bp.tuning.last_cube_merges) {
-            merge_if_last(partial, stats, counters, out, live_splits(position, places.slots, bp), bp);
-        }
     }
 }
 

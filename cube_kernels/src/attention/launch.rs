@@ -26,21 +26,15 @@ pub struct AttentionScratch {
     pub partial: Buffer<f32>,
     /// [H, partials, 2] of the largest layer.
     pub stats: Buffer<f32>,
-    /// One per query head of the largest layer; 0 before and after each launch.
-    pub counters: Buffer<u32>,
 }
 
 impl AttentionScratch {
     /// Room for each of `layers`.
     pub fn new<'a>(client: &Client, layers: impl IntoIterator<Item = &'a Attention>) -> Self {
-        let (partial, stats, heads) = layers.into_iter().fold((4, 2, 1), |(partial, stats, heads), layer| {
-            (partial.max(layer.partial_len()), stats.max(layer.stats_len()), heads.max(layer.spec.heads))
-        });
-        Self {
-            partial: Buffer::empty(client, partial),
-            stats: Buffer::empty(client, stats),
-            counters: Buffer::from_slice(client, &vec![0u32; heads]),
-        }
+        let (partial, stats) = layers
+            .into_iter()
+            .fold((4, 2), |(partial, stats), layer| (partial.max(layer.partial_len()), stats.max(layer.stats_len())));
+        Self { partial: Buffer::empty(client, partial), stats: Buffer::empty(client, stats) }
     }
 }
 
@@ -112,7 +106,7 @@ impl Attention {
         self.spec.heads * self.blueprint.partials() * 2
     }
 
-    /// Launches the kernels: `out` holds the attention of the token at `state[POSITION]`, the cache its key and value.
+    /// Launches both kernels: `out` holds the attention of the token at `state[POSITION]`, the cache its key and value.
     ///
     /// The position must be below the context size of a full layer: past it the oldest keys are replaced.
     ///
@@ -121,9 +115,7 @@ impl Attention {
     pub fn launch(&self, client: &Client, io: &AttentionBuffers<'_>) -> Result<(), Rejected> {
         self.check(io)?;
         self.launch_split(client, io);
-        if !self.blueprint.tuning.last_cube_merges {
-            self.launch_merge(client, io);
-        }
+        self.launch_merge(client, io);
         Ok(())
     }
 
@@ -164,8 +156,6 @@ impl Attention {
                 io.v_cache.arg_of(4 * bp.value_words()),
                 io.scratch.partial.arg(),
                 io.scratch.stats.arg(),
-                io.scratch.counters.arg(),
-                io.out.arg(),
                 places,
                 bp,
             );
@@ -219,7 +209,6 @@ impl Attention {
         holds("v_cache", io.v_cache.len(), self.spec.cache_words())?;
         holds("partial", io.scratch.partial.len(), self.partial_len())?;
         holds("stats", io.scratch.stats.len(), self.stats_len())?;
-        holds("counters", io.scratch.counters.len(), heads)?;
         holds("out", io.out.len(), heads * head_dim)
     }
 }

@@ -1,5 +1,4 @@
-//! Attention of one new token over a K/V cache: split over the keys, then merge, in two launches (or in one, where the
-//! device orders memory between cubes and [`Tuning::last_cube_merges`] is set).
+//! Attention of one new token over a K/V cache, in two launches: split over the keys, merge.
 //!
 //! **Fuses**: RMS norm of q and k per head (weighted) and of v (without weight), rotary embedding of q and k, the write of
 //! the new key and value into the cache, scores (scale 1), online softmax, weighted sum. Every cube of the split kernel
@@ -20,6 +19,10 @@
 //!
 //! **Bytes moved** for S visible keys: 2·K·S·D·(2 or 4) of cache, once per group of heads (from L2 after the first), plus
 //! 4·H·D·(splits + 1) partial results, written and read once.
+//!
+//! **Measured** (H200, CUDA through LLVM, 8 heads on one KV head, bf16 K/V, in a captured graph, caches beyond L2, both
+//! launches; `attention_bench`): D 256, window 512: 4.4 µs (2.9 + 1.5); D 512, 8 heads per cube: 7.6 µs at 512 keys, 8.7
+//! at 2,048, 13.9 at 8,192, 37 at 32,768; 4 heads per cube: 6.1, 8.8, 16.6. Merging by the last cube to arrive (atomics, one launch) took 5.4 µs and more where two take 4.4.
 
 mod kernel;
 mod lanes;
@@ -30,7 +33,6 @@ mod prologue;
 mod reference;
 mod rope;
 mod spec;
-mod tail;
 mod tile;
 
 pub use launch::{Attention, AttentionBuffers, AttentionScratch};

@@ -8,6 +8,8 @@ pub(super) const KERNEL: &str = "attention";
 pub(super) const CHUNK: usize = 8;
 const MAX_GROUP: usize = 8;
 const WIDE_PLANE: u32 = 16;
+const WIDE_HEAD: usize = 512;
+const LONG_CONTEXT: usize = 4096;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,8 +86,6 @@ pub struct Tuning {
     pub min_keys: usize,
     /// Dimensions that one cube of the merge kernel finishes.
     pub merge_dims: usize,
-    /// One launch in place of two: the last cube to finish merges. Only with [`Caps::device_scope`].
-    pub last_cube_merges: bool,
     /// Write out the loops over keys, heads and dimensions: registers in place of arrays.
     pub unroll: bool,
 }
@@ -94,29 +94,25 @@ impl Tuning {
     /// The default for `spec` on a device with `caps`.
     pub fn of(spec: &AttentionSpec, caps: &Caps) -> Self {
         let d = spec.head_dim;
+        let per_kv = spec.heads / spec.kv_heads.max(1);
         // Narrow planes are processors that play GPU: they compile long code for minutes.
         let unroll = caps.plane_ops && caps.lanes >= WIDE_PLANE;
-        let (units, value_dims, most_lanes) = if unroll { (256, 2, 64) } else { (128, 4, 16) };
-        let units = units.min(power_of_two_at_most(caps.max_units as usize));
-        let per_kv = spec.heads / spec.kv_heads.max(1);
-        let group = (1..=MAX_GROUP.min(per_kv)).rev().find(|g| per_kv.is_multiple_of(*g)).unwrap_or(1);
+        let wide = unroll && d >= WIDE_HEAD;
+        let units = if wide { 256 } else { 128 }.min(power_of_two_at_most(caps.max_units as usize));
+        let (value_dims, most_lanes) = if wide { (2, 64) } else { (4, 16) };
+        // More heads per cube read K and V less often; fewer finish sooner. The balance turns at about 4,096 keys.
+        let most_heads = match (wide, spec.slots > LONG_CONTEXT) {
+            (true, true) => MAX_GROUP,
+            (true, false) => 4,
+            (false, _) => 2,
+        };
+        let group = (1..=most_heads.min(per_kv)).rev().find(|g| per_kv.is_multiple_of(*g)).unwrap_or(1);
         let lanes = (d / CHUNK).min(units).min(most_lanes);
         let rows = units / lanes;
         let tile = 32.max(rows).max(units * value_dims / d);
-        let min_keys = 16.max(rows.min(32));
-        let splits = spec.slots.div_ceil(min_keys).clamp(1, if d >= 512 { 128 } else { 64 });
-        Self {
-            units,
-            group,
-            lanes,
-            tile,
-            value_dims,
-            splits,
-            min_keys,
-            merge_dims: d.min(64),
-            last_cube_merges: false,
-            unroll,
-        }
+        let min_keys = 32;
+        let splits = spec.slots.div_ceil(min_keys).clamp(1, 128);
+        Self { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims: d.min(64), unroll }
     }
 }
 
@@ -183,7 +179,6 @@ impl Blueprint {
             merge_ok,
             format!("{} dimensions per merge cube, expected a power of two from 4 to head_dim", t.merge_dims),
         )?;
-        need(!t.last_cube_merges || caps.device_scope, "the device cannot order memory between cubes".into())?;
         let bytes = self.shared_bytes();
         need(bytes <= caps.shared_bytes as usize, {
             format!("needs {bytes} bytes of shared memory, the device has {}", caps.shared_bytes)
@@ -197,8 +192,7 @@ impl Blueprint {
         let scores = self.heads_pow2() * self.parts() * t.tile;
         let weights = t.tile * self.heads_pow2() + self.heads_pow2();
         let sums = if self.value_rows() > 1 { t.units * t.value_dims * t.group } else { 0 };
-        let merge = if t.last_cube_merges { self.heads_pow2() * self.partials() + 2 * t.units } else { 0 };
-        4 * (q + new + scores + weights + sums + merge + 3 * t.units / self.reach(t.units))
+        4 * (q + new + scores + weights + sums + 3 * t.units / self.reach(t.units))
     }
 
     /// Query heads of one cube, rounded up to a power of two.
