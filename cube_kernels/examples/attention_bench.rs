@@ -88,7 +88,7 @@ impl Layers {
                 });
             }
         };
-        self.table.launch(&self.client, &self.state, &self.rope).unwrap();
+        self.table.launch(&self.client, Caps::of(&self.client), &self.state, &self.rope).unwrap();
         let graphs = [true, false].map(|merge| {
             self.client.graph_prepare().unwrap();
             chain(merge);

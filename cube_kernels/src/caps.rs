@@ -6,6 +6,9 @@ use cubecl::ir::features::Plane;
 /// Lanes that work together where a device has no plane operations (or no single plane size).
 const LANES_WITHOUT_PLANES: u32 = 16;
 
+/// The first NVIDIA architecture whose kernels can wait for the launch ahead.
+const PROGRAMMATIC_LAUNCH: u32 = 90;
+
 /// Facts of one device, passed to kernels at compile time: the same source becomes another kernel on another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caps {
@@ -23,6 +26,8 @@ pub struct Caps {
     pub sm_count: Option<u32>,
     /// `sync_storage` makes one cube's writes visible to another (false in WGSL and on the CPU runtime).
     pub device_scope: bool,
+    /// Kernels can start before the one ahead has ended: see [`crate::overlap`].
+    pub overlaps: bool,
 }
 
 impl Caps {
@@ -46,6 +51,13 @@ impl Caps {
             max_bindings: hardware.max_bindings,
             sm_count: hardware.num_streaming_multiprocessors,
             device_scope: properties.features.device_memory_scope,
+            overlaps: cfg!(feature = "cuda")
+                && properties
+                    .identity
+                    .fingerprint
+                    .strip_prefix("ptx_sm")
+                    .and_then(|arch| arch.parse::<u32>().ok())
+                    .is_some_and(|arch| arch >= PROGRAMMATIC_LAUNCH),
         }
     }
 

@@ -24,6 +24,7 @@ pub mod embed;
 pub mod gemv;
 pub mod kv_import;
 pub mod math;
+pub mod overlap;
 pub mod ple_combine;
 pub mod state;
 

@@ -93,12 +93,12 @@ impl Planner<'_> {
         if let Some(inputs) = &self.model.per_layer {
             self.per_layer_inputs(inputs, &mut launches)?;
         }
-        let (client, rope) = (self.client.clone(), self.rope.clone());
+        let (client, caps, rope) = (self.client.clone(), self.caps, self.rope.clone());
         let (state, out) = (b.state.clone(), b.rope.clone());
         launches.push(Launch {
             label: "rope",
             weight_bytes: 0,
-            run: Box::new(move || rope.launch(&client, &state, &out)),
+            run: Box::new(move || rope.launch(&client, caps, &state, &out)),
         });
         Ok(launches)
     }

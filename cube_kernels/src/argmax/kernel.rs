@@ -1,6 +1,7 @@
 use cubecl::prelude::*;
 
 use crate::gemv::NO_ROW;
+use crate::overlap::{after_wait, wait_for_previous};
 use crate::state;
 
 const MINUS_INFINITY: u32 = 0xff80_0000;
@@ -8,12 +9,15 @@ const MINUS_INFINITY: u32 = 0xff80_0000;
 /// One cube of `units` units over `partials` = `[value bits, row]` pairs.
 #[cube(launch_unchecked)]
 pub(super) fn argmax_kernel(
-    partials: &[u32],
+    partials: &mut [u32],
     words: &mut [u32],
     ring: &mut [u32],
     ends: &[u32],
     #[comptime] units: u32,
+    #[comptime] overlaps: bool,
 ) {
+    wait_for_previous(overlaps);
+    after_wait(partials, ring.len() == 0usize, overlaps);
     let unit = UNIT_POS as usize;
     let count = partials.len() / 2;
     let mut best = f32::reinterpret(MINUS_INFINITY);

@@ -44,6 +44,7 @@ pub fn argmax(
             ring.arg(),
             ends.arg(),
             units,
+            caps.overlaps,
         );
     }
     Ok(())

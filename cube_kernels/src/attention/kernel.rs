@@ -7,6 +7,7 @@ use super::output::{new_token, write_split};
 use super::prologue::{F4, NONE, U4, load_pairs, norm_pairs, store_pairs, weigh_and_rotate};
 use super::spec::Blueprint;
 use super::tile::{accumulate, score, weigh};
+use crate::overlap::{after_wait, release_next, wait_for_previous};
 use crate::state::POSITION;
 
 /// Sizes and places that do not change the generated code: vectors of 4 in `qkv` and `rope`, slots of the cache.
@@ -39,7 +40,7 @@ pub(super) fn keys_per_split(held: u32, #[comptime] bp: Blueprint) -> u32 {
 /// `stats` [H, partials, 2]: the maximum of the scores and the sum of e^(score − maximum).
 #[cube(launch_unchecked)]
 pub(super) fn attention_split_kernel<NV: Size>(
-    qkv: &[F4],
+    qkv: &mut [F4],
     q_norm: &[F4],
     k_norm: &[F4],
     rope: &[F4],
@@ -51,6 +52,7 @@ pub(super) fn attention_split_kernel<NV: Size>(
     places: Places,
     #[comptime] bp: Blueprint,
 ) {
+    after_wait(qkv, places.eps < 0.0f32, comptime!(bp.overlaps));
     let position = state[POSITION];
     let split = CUBE_POS_X;
     if split < comptime!(bp.tuning.splits as u32) {
@@ -62,11 +64,12 @@ pub(super) fn attention_split_kernel<NV: Size>(
             // In a ring that is full, the new token is about to replace the oldest key.
             let full = comptime!(bp.owns_kv) && position >= places.slots;
             let replaced = select(full, position % places.slots, 0xffff_ffffu32);
-            attend::<NV>(qkv, q_norm, rope, k_cache, v_cache, partial, stats, start, end, replaced, &places, bp);
+            attend::<NV>(&*qkv, q_norm, rope, k_cache, v_cache, partial, stats, start, end, replaced, &places, bp);
         }
     } else if comptime!(bp.owns_kv) {
+        wait_for_previous(comptime!(bp.overlaps));
         new_token::<NV>(
-            qkv,
+            &*qkv,
             q_norm,
             k_norm,
             rope,
@@ -126,9 +129,10 @@ fn attend<NV: Size>(
     let row0 = (CUBE_POS_Y / comptime!(bp.cubes_per_kv as u32)) * places.slots;
     let mut keys = Array::<U4>::new(comptime!(bp.tuning.tile / bp.key_rows() * bp.chunks() * bp.chunk_vectors()));
     let mut values = Array::<Vector<u32, NV>>::new(comptime!(bp.tuning.tile / bp.value_rows()));
-    // The cache does not depend on the prologue: ask for it first.
+    // What the cache held before does not depend on the launch ahead: ask for it first.
     load_keys(k_cache, &mut keys, row0, start, end, bp);
     load_values::<NV>(v_cache, &mut values, row0, start, end, bp);
+    wait_for_previous(comptime!(bp.overlaps));
 
     let mut q_shared = Shared::<[F4]>::new_slice(comptime!(bp.tuning.group * bp.head_dim / 4));
     let mut sums = Shared::<[f32]>::new_slice(comptime!(3 * bp.tuning.units / bp.reach(bp.tuning.units)));
@@ -137,6 +141,7 @@ fn attend<NV: Size>(
     let mut decay = Shared::<[f32]>::new_slice(heads);
     query(qkv, q_norm, rope, &mut sums, &mut q_shared, places, bp);
     sync_cube();
+    release_next(comptime!(bp.overlaps));
     let q = query_registers(&q_shared, bp);
 
     let mut best = Array::<f32>::new(steps);

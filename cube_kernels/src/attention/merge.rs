@@ -7,6 +7,7 @@ use super::lanes::{group_max, group_sum};
 use super::prologue::{F4, NONE, UNROLLED_PARTS};
 use super::spec::Blueprint;
 use crate::math::exp;
+use crate::overlap::{after_wait, release_next, wait_for_previous};
 use crate::state::POSITION;
 
 /// Splits that have keys.
@@ -107,8 +108,8 @@ pub fn merge_scale(
 /// Grid: [D / merge_dims, H]. Writes out [H, D].
 #[cube(launch_unchecked)]
 pub(super) fn attention_merge_kernel(
-    partial: &[F4],
-    stats: &[f32],
+    partial: &mut [F4],
+    stats: &mut [f32],
     state: &[u32],
     out: &mut [F4],
     slots: u32,
@@ -124,6 +125,9 @@ pub(super) fn attention_merge_kernel(
     let column = UNIT_POS as usize % columns;
     let at = CUBE_POS_X as usize * columns + column;
     let live = live_splits(state[POSITION], slots, bp);
+    wait_for_previous(comptime!(bp.overlaps));
+    after_wait(partial, slots == 0u32, comptime!(bp.overlaps));
+    after_wait(stats, slots == 0u32, comptime!(bp.overlaps));
     let mut loaded = Array::<F4>::new(steps);
     // Partial results without keys were never written: read one that was, and weigh it 0.
     let always = comptime!(if bp.owns_kv { bp.tuning.splits } else { 0 });
@@ -136,7 +140,8 @@ pub(super) fn attention_merge_kernel(
     let mut weights = Shared::<[f32]>::new_slice(comptime!(bp.partials()));
     let mut sums = Shared::<[f32]>::new_slice(comptime!(2 * units));
     let mut added = Shared::<[F4]>::new_slice(units);
-    merge_weights(stats, head, live, &mut weights, &mut sums, units, 1usize, bp);
+    merge_weights(&*stats, head, live, &mut weights, &mut sums, units, 1usize, bp);
+    release_next(comptime!(bp.overlaps));
     let mut acc = F4::new(0.0f32);
     #[unroll]
     for i in 0..steps {

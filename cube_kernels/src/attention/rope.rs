@@ -3,8 +3,9 @@
 use cubecl::client::Client;
 use cubecl::prelude::*;
 
+use crate::overlap::wait_for_previous;
 use crate::state::POSITION;
-use crate::{Buffer, Rejected};
+use crate::{Buffer, Caps, Rejected};
 
 const KERNEL: &str = "rope_table";
 const UNITS: u32 = 64;
@@ -47,7 +48,15 @@ fn cos_sin(angle: f32) -> (f32, f32) {
 
 /// Frequency i of the first table goes to `out[i]` and `out[first + i]`; the second table follows in the same way.
 #[cube(launch_unchecked)]
-fn rope_table_kernel(inv_freq: &[f32], state: &[u32], out: &mut [f32], first: u32, all: u32) {
+fn rope_table_kernel(
+    inv_freq: &[f32],
+    state: &[u32],
+    out: &mut [f32],
+    first: u32,
+    all: u32,
+    #[comptime] overlaps: bool,
+) {
+    wait_for_previous(overlaps);
     let i = ABSOLUTE_POS as u32;
     if i < all {
         // max keeps the compiler from fusing the product into the reduction: the angle is rounded to f32 first.
@@ -99,7 +108,7 @@ impl RopeTable {
     ///
     /// # Errors
     /// [`Rejected`] if a buffer is too small.
-    pub fn launch(&self, client: &Client, state: &Buffer<u32>, out: &Buffer<f32>) -> Result<(), Rejected> {
+    pub fn launch(&self, client: &Client, caps: Caps, state: &Buffer<u32>, out: &Buffer<f32>) -> Result<(), Rejected> {
         let need = self.out_len();
         Rejected::unless(out.len() >= need, KERNEL, || {
             format!("the output has {} elements, expected {need}", out.len())
@@ -117,6 +126,7 @@ impl RopeTable {
                 out.arg(),
                 self.first as u32,
                 all,
+                caps.overlaps,
             );
         }
         Ok(())

@@ -126,6 +126,8 @@ pub struct Blueprint {
     pub(super) cubes_per_kv: usize,
     /// Units that exchange values without barriers (1 where there are no plane operations).
     pub(super) plane: usize,
+    /// As in [`Caps`].
+    pub(super) overlaps: bool,
     pub(super) tuning: Tuning,
 }
 
@@ -140,6 +142,7 @@ impl Blueprint {
             owns_kv: spec.owns_kv,
             cubes_per_kv: per_kv / tuning.group.clamp(1, per_kv),
             plane,
+            overlaps: caps.overlaps,
             tuning,
         };
         bp.check(per_kv, caps)?;

@@ -1,6 +1,7 @@
 use cubecl::prelude::*;
 
 use crate::math::{hi, lo};
+use crate::overlap::wait_for_previous;
 use crate::state;
 
 /// How a row is found, at compile time.
@@ -53,7 +54,9 @@ pub(super) fn embed_kernel(
     scale: f32,
     #[comptime] pairs: usize,
     #[comptime] source: TokenRow,
+    #[comptime] overlaps: bool,
 ) {
+    wait_for_previous(overlaps);
     let at = ABSOLUTE_POS;
     if at < pairs {
         let pair = row_pair(parts, words, rows_per_part, last_row, at, pairs, source);

@@ -105,6 +105,7 @@ pub fn embed(
             scale,
             pairs,
             args.source,
+            caps.overlaps,
         );
     }
     Ok(())

@@ -1,9 +1,10 @@
 use cubecl::prelude::*;
 
 use super::GemvConfig;
-use super::prologue::{norm_factor, residual_input};
+use super::prologue::{load_norm, norm_factor, residual_input};
 use crate::Caps;
 use crate::math::{add_up, gelu_tanh, hi, is_not_finite, lanes_scratch, lanes_sum, lo, softcap};
+use crate::overlap::{after_wait, release_next, wait_for_previous};
 
 /// Eight bf16 weights in one 16-byte load.
 pub(super) type Packed = Vector<u32, Const<4>>;
@@ -162,8 +163,8 @@ fn load_step(
 #[allow(clippy::too_many_arguments)]
 pub(super) fn gemv_kernel(
     weights: &Sequence<Box<[Packed]>>,
-    x: &[Quad],
-    y_previous: ComptimeOption<&[Quad]>,
+    x: &mut [Quad],
+    y_previous: ComptimeOption<&mut [Quad]>,
     post: ComptimeOption<&[Quad]>,
     layer_scale: ComptimeOption<&[f32]>,
     pre: ComptimeOption<&[Quad]>,
@@ -196,6 +197,27 @@ pub(super) fn gemv_kernel(
     for i in 0..ahead {
         load_step(weights, &ends, first, i, &mut buffer, i, b);
     }
+    let quads = comptime!(b.k_vec as usize * 2);
+    let is_residual = comptime!(y_previous.is_some());
+    let mut pre_weights = Array::<Quad>::new(comptime!(b.rounds(quads)));
+    let mut post_weights = Array::<Quad>::new(comptime!(b.rounds(quads)));
+    let mut layer_gain = 1.0f32;
+    if comptime!(is_residual) {
+        #[comptime]
+        if let ComptimeOption::Some(pre) = pre {
+            load_norm(pre, &mut pre_weights, b);
+        }
+        #[comptime]
+        if let ComptimeOption::Some(post) = post {
+            load_norm(post, &mut post_weights, b);
+        }
+        #[comptime]
+        if let ComptimeOption::Some(layer_scale) = layer_scale {
+            layer_gain = layer_scale[0];
+        }
+    }
+    wait_for_previous(comptime!(b.caps.overlaps));
+    after_wait(x, eps < 0.0f32, comptime!(b.caps.overlaps));
     let mut factors = Array::<f32>::new(comptime!(b.rounds(per_cube)));
     #[comptime]
     if let ComptimeOption::Some(factor) = factor {
@@ -210,8 +232,6 @@ pub(super) fn gemv_kernel(
     let mut scratch = lanes_scratch(comptime!(b.config.planes * b.caps.lanes), b.caps);
     let mut xr = Array::<Quad>::new(comptime!(2 * loads));
     let mut gain = scale;
-    let quads = comptime!(b.k_vec as usize * 2);
-    let is_residual = comptime!(y_previous.is_some());
     if comptime!(!is_residual) {
         #[unroll]
         for u in 0..loads {
@@ -227,45 +247,30 @@ pub(super) fn gemv_kernel(
                 xr[comptime!(2 * u)] = xr[comptime!(2 * u)] * pre[at];
                 xr[comptime!(2 * u + 1)] = xr[comptime!(2 * u + 1)] * pre[at + 1usize];
             }
-            gain = norm_factor(x, &mut scratch, eps, b);
+            gain = norm_factor(&*x, &mut scratch, eps, b);
         }
     }
     #[comptime]
     if let ComptimeOption::Some(y_previous) = y_previous {
-        let mut pre_weights = Array::<Quad>::new(comptime!(b.rounds(quads)));
+        after_wait(y_previous, eps < 0.0f32, comptime!(b.caps.overlaps));
         let has_pre = comptime!(pre.is_some());
         #[comptime]
-        if let ComptimeOption::Some(pre) = pre {
-            #[unroll]
-            for j in 0..comptime!(b.rounds(quads)) {
-                pre_weights[j] = pre[min(unit + comptime!(j * b.units()), quads - 1)];
-            }
-        }
-        let mut layer_gain = 1.0f32;
-        #[comptime]
-        if let ComptimeOption::Some(layer_scale) = layer_scale {
-            layer_gain = layer_scale[0];
-        }
-        #[comptime]
-        if let ComptimeOption::Some(post) = post {
-            #[comptime]
-            if let ComptimeOption::Some(h_out) = h_out {
-                let factor = residual_input(
-                    x,
-                    y_previous,
-                    post,
-                    h_out,
-                    &pre_weights,
-                    layer_gain,
-                    &mut xr,
-                    &mut scratch,
-                    eps,
-                    has_pre,
-                    b,
-                );
-                if comptime!(has_pre) {
-                    gain = factor;
-                }
+        if let ComptimeOption::Some(h_out) = h_out {
+            let factor = residual_input(
+                &*x,
+                &*y_previous,
+                h_out,
+                &post_weights,
+                &pre_weights,
+                layer_gain,
+                &mut xr,
+                &mut scratch,
+                eps,
+                has_pre,
+                b,
+            );
+            if comptime!(has_pre) {
+                gain = factor;
             }
         }
     }
@@ -279,6 +284,7 @@ pub(super) fn gemv_kernel(
         }
     }
 
+    release_next(comptime!(b.caps.overlaps));
     // 3. Stream the rows.
     let mut red = Shared::<[f32]>::new_slice(comptime!(planes as usize * b.steps()));
     #[unroll(blocks <= 4)]

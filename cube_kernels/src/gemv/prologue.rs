@@ -32,17 +32,27 @@ pub(super) fn norm_factor(x: &[Quad], scratch: &mut Shared<[f32]>, eps: f32, #[c
     inverse_rms(cube_sum(sum, &mut sums, scratch, comptime!(b.config.planes), b.caps), eps, b)
 }
 
+/// Loads what this unit needs of the K weights of a norm.
+#[cube]
+pub(super) fn load_norm(weights: &[Quad], out: &mut Array<Quad>, #[comptime] b: Blueprint) {
+    let quads = comptime!(b.k_vec as usize * 2);
+    #[unroll]
+    for j in 0..comptime!(b.rounds(quads)) {
+        out[j] = weights[min(UNIT_POS as usize + comptime!(j * b.units()), quads - 1)];
+    }
+}
+
 /// h' = (h + rms(y) · post) · layer_gain, stored to `h_out` by cube 0. Leaves this lane's part of h' (times the pre-norm
 /// weights where there are some) in `xr` and returns 1 / rms(h').
 ///
-/// The cube computes each element once; `pre_weights` are this unit's, in the same order as its elements.
+/// The cube computes each element once; both norms' weights are this unit's, as [`load_norm`] leaves them.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn residual_input(
     h: &[Quad],
     y: &[Quad],
-    post: &[Quad],
     h_out: &mut [Quad],
+    post_weights: &Array<Quad>,
     pre_weights: &Array<Quad>,
     layer_gain: f32,
     xr: &mut Array<Quad>,
@@ -61,13 +71,11 @@ pub(super) fn residual_input(
     // All loads first, so that they are under way together.
     let mut hs = Array::<Quad>::new(rounds);
     let mut ys = Array::<Quad>::new(rounds);
-    let mut posts = Array::<Quad>::new(rounds);
     #[unroll]
     for j in 0..rounds {
         let at = min(unit + comptime!(j * b.units()), quads - 1);
         hs[j] = h[at];
         ys[j] = y[at];
-        posts[j] = post[at];
     }
     let mut sum = 0.0f32;
     #[unroll]
@@ -83,7 +91,7 @@ pub(super) fn residual_input(
     for j in 0..rounds {
         let at = unit + comptime!(j * b.units());
         if at < quads {
-            let updated = (hs[j] + ys[j] * Quad::new(y_factor) * posts[j]) * Quad::new(layer_gain);
+            let updated = (hs[j] + ys[j] * Quad::new(y_factor) * post_weights[j]) * Quad::new(layer_gain);
             if CUBE_POS_X == 0 {
                 h_out[at] = updated;
             }

@@ -3,6 +3,7 @@ use cubecl::prelude::*;
 use crate::Caps;
 use crate::embed::{TokenRow, row_pair};
 use crate::math::{cube_sum, hi, lanes_scratch, lo};
+use crate::overlap::{after_wait, wait_for_previous};
 
 type Two = Vector<f32, Const<2>>;
 
@@ -26,7 +27,7 @@ impl Blueprint {
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn ple_combine_kernel(
-    context: &[Two],
+    context: &mut [Two],
     weight: &[Two],
     parts: &Sequence<Box<[u32]>>,
     words: &[u32],
@@ -39,6 +40,8 @@ pub(super) fn ple_combine_kernel(
     eps: f32,
     #[comptime] b: Blueprint,
 ) {
+    wait_for_previous(comptime!(b.caps.overlaps));
+    after_wait(context, eps < 0.0f32, comptime!(b.caps.overlaps));
     let unit = UNIT_POS as usize;
     let base = CUBE_POS_X as usize * b.pairs;
     let rounds = comptime!(b.pairs.div_ceil(b.units()));

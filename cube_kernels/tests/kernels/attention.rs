@@ -222,7 +222,7 @@ fn rope_table_matches_f64_up_to_position_262143() {
         let out = Buffer::empty(client, table.out_len());
         for position in [0u32, 1, 2, 3, 100, 511, 8191, 65_537, 131_071, 200_003, 262_143] {
             let state = Buffer::from_slice(client, &[position]);
-            table.launch(client, &state, &out).unwrap();
+            table.launch(client, Caps::of(client), &state, &out).unwrap();
             let got = out.read_blocking(client).unwrap();
             for (i, f) in inv_freq.iter().enumerate() {
                 let (at, width) = if i < 128 { (i, 128) } else { (128 + i, 4) };

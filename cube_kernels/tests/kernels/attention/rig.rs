@@ -92,7 +92,7 @@ impl Rig {
     }
 
     pub(super) fn launch(&self) {
-        self.table.launch(&self.client, &self.state, &self.rope).unwrap();
+        self.table.launch(&self.client, Caps::of(&self.client), &self.state, &self.rope).unwrap();
         self.layer.launch(&self.client, &self.io()).unwrap();
     }
 
