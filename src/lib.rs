@@ -33,7 +33,7 @@
     doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
-//! * [`parity`] compares any of it with reference logits, [`mod@bench`] measures it.
+//! * [`parity`] compares any of it with reference logits, [`mod@perplexity`] scores a text, [`mod@bench`] measures speed.
 //!
 //! The same in a program that needs no download, on the toy model of this repository:
 //!
@@ -69,6 +69,7 @@ pub mod fused;
 pub mod model;
 pub mod ops;
 pub mod parity;
+pub mod perplexity;
 pub mod sampler;
 pub mod tokenizer;
 pub mod weights;

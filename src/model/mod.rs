@@ -2,6 +2,7 @@
 
 mod attention;
 mod embedding;
+mod ids;
 mod init;
 mod layer;
 mod mask;
@@ -18,6 +19,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor};
 
 pub use attention::GemmaAttention;
 pub use embedding::ScaledEmbedding;
+pub use ids::ids_tensor;
 pub use layer::DecoderLayer;
 pub use mlp::{GatedMlp, gelu_tanh};
 pub use norm::GemmaRmsNorm;

@@ -8,6 +8,7 @@ mod generate;
 mod linear;
 mod model;
 mod parity;
+mod perplexity;
 mod sampler;
 mod support;
 mod tokenizer;

@@ -72,6 +72,9 @@ fn remake(args: &Args, into: &Path) -> Result<()> {
     }
     let cases = into.join("tokenizer_cases.json");
     script("tokenizer_cases", &[&into.join("tiny-e2b/tokenizer.json").to_string_lossy(), &cases.to_string_lossy()])?;
+    let perplexity = root().join(FOLDER).join("perplexity.json");
+    let check: &[&str] = if args.check { &["--check"] } else { &[] };
+    script("perplexity", &[&[perplexity.to_string_lossy().as_ref()], check].concat())?;
     if args.check {
         same_files(into, &root().join(FOLDER))?;
         println!("{FOLDER} is what the scripts make");
