@@ -11,7 +11,7 @@ use gemma_burn::weights::{LoadOptions, load_with};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs};
+use super::args::{LoadBar, LoraArgs, ModelArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -43,10 +43,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let options = LoadOptions { dtype: Some(dtype), progress: Some(&progress), ..LoadOptions::default() };
+    let options = LoadOptions {
+        dtype: Some(dtype),
+        lora: args.model.lora.options(),
+        progress: Some(&progress),
+        ..LoadOptions::default()
+    };
     let loaded = load_with(&config, dir, &device, &options);
     bar.clear();
-    let (model, _) = loaded?;
+    let (model, loading) = loaded?;
+    LoraArgs::tell(&loading);
 
     let style = ProgressStyle::with_template("scoring {bar:40} {pos}/{len} tokens, {eta} left");
     let bar = ProgressBar::new(ids.len() as u64).with_style(style.expect("the template is valid"));

@@ -6,6 +6,7 @@ mod config;
 mod fused;
 mod generate;
 mod linear;
+mod lora;
 mod model;
 mod parity;
 mod perplexity;
@@ -13,3 +14,7 @@ mod sampler;
 mod support;
 mod tokenizer;
 mod weights;
+
+// What the examples do, without their command lines.
+#[path = "../../examples/finetune_lora/finetune.rs"]
+mod finetune;
