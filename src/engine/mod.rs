@@ -19,7 +19,7 @@ pub use request::{Prompt, Request};
 use crate::config::{GemmaConfig, GenerationConfig, end_ids};
 use crate::device::Dtype;
 use crate::model::Gemma;
-use crate::sampler::Sampling;
+use crate::sampler::{Choose, Sampling};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, LoadOptions, LoadReport, LoraOptions, PerLayerPlacement, Storage};
 use crate::{Error, Result};
@@ -214,6 +214,25 @@ impl<'e> Session<'e> {
     /// A request that cannot be served: empty, too long for the context, unknown tokens, impossible sampling. Nothing has
     /// been computed then, and the session is as it was.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generation<'_, 'e>> {
+        let request = self.validate(request.into())?;
+        Ok(Generation::new(self, request, None))
+    }
+
+    /// As [`generate`](Self::generate), with a rule of one's own in place of the request's sampling. It sees the model's
+    /// logits as they are: nothing is suppressed or penalized.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate).
+    pub fn generate_with<'s>(
+        &'s mut self,
+        request: impl Into<Request>,
+        rule: impl Choose + 's,
+    ) -> Result<Generation<'s, 'e>> {
+        let request = self.validate(request.into())?;
+        Ok(Generation::new(self, request, Some(Box::new(rule))))
+    }
+
+    fn validate(&self, request: Request) -> Result<ValidRequest> {
         let engine = self.engine;
         let limits = Limits {
             tokenizer: &engine.tokenizer,
@@ -224,8 +243,7 @@ impl<'e> Session<'e> {
             default_sampling: &engine.sampling,
             suppress: &engine.suppress,
         };
-        let request = ValidRequest::new(request.into(), &limits)?;
-        Ok(Generation::new(self, request))
+        ValidRequest::new(request, &limits)
     }
 
     /// Tokens of the conversation so far, prompts and answers.
