@@ -33,6 +33,7 @@
     doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
+//! * [`training`] makes weights: the plain path under Burn's autodiff, AdamW, checkpoints.
 //! * [`parity`] compares any of it with reference logits, [`mod@bench`] measures it.
 //!
 //! The same in a program that needs no download, on the toy model of this repository:
@@ -71,6 +72,7 @@ pub mod ops;
 pub mod parity;
 pub mod sampler;
 pub mod tokenizer;
+pub mod training;
 pub mod weights;
 
 pub use burn::tensor::Device;

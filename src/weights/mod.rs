@@ -4,6 +4,7 @@ mod checkpoint;
 mod mapped;
 mod names;
 mod report;
+mod save;
 mod synthetic;
 
 use std::path::Path;
@@ -13,6 +14,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 
 pub use report::{Applied, LoadReport, Place};
+pub use save::save;
+pub(crate) use save::{read_tensors, write_tensors};
 pub use synthetic::synthetic;
 
 use crate::config::GemmaConfig;

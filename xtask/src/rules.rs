@@ -14,7 +14,7 @@ const RANKS: [&[&str]; 9] = [
     &["model"],
     &["fused"],
     &["weights", "tokenizer", "sampler"],
-    &["engine", "parity"],
+    &["engine", "parity", "training"],
     &["bench"],
     &["cli", "server"],
 ];
