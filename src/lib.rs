@@ -42,6 +42,7 @@
     doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
+//! * [`training`] makes weights: the plain path under Burn's autodiff, AdamW, checkpoints.
 //! * [`parity`] compares any of it with reference logits, [`perplexity`] scores a text, [`mod@bench`] measures speed.
 //!
 //! # In a program of one's own
@@ -89,6 +90,7 @@ pub mod parity;
 pub mod perplexity;
 pub mod sampler;
 pub mod tokenizer;
+pub mod training;
 pub mod weights;
 
 pub use burn::tensor::Device;

@@ -1,10 +1,11 @@
 //! Perplexity of a text, by the strided windows that users of Hugging Face know.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::log_softmax};
+use burn::tensor::{DType, Device, Tensor};
 use serde::Serialize;
 
 use crate::cache::KvCache;
 use crate::model::{Gemma, ids_tensor};
+use crate::training::token_losses;
 use crate::{Error, Result};
 
 /// Window where the caller names none, in tokens; shorter where the model's context is.
@@ -131,11 +132,10 @@ fn negative_log_likelihood(model: &Gemma, hidden: Tensor<3>, targets: &[u32]) ->
     let mut total = 0.0;
     for (i, targets) in targets.chunks(rows).enumerate() {
         let logits = model.logits(hidden.clone().narrow(1, i * rows, targets.len())).cast(DType::F32);
-        let wanted: Tensor<3, Int> = ids_tensor(targets, &logits.device()).unsqueeze_dim(2);
-        let likelihoods: TensorData = log_softmax(logits, 2).gather(2, wanted).into_data();
-        let likelihoods: Vec<f32> =
-            likelihoods.try_to_vec().map_err(|e| Error::NonFinite(format!("logits could not be read: {e:?}")))?;
-        total -= likelihoods.iter().map(|&l| f64::from(l)).sum::<f64>();
+        let losses = token_losses(logits, ids_tensor(targets, &hidden.device())).into_data();
+        let losses: Vec<f32> =
+            losses.try_to_vec().map_err(|e| Error::NonFinite(format!("logits could not be read: {e:?}")))?;
+        total += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
     }
     Ok(total)
 }

@@ -1,10 +1,11 @@
 //! The training itself: sequences in, a model with trained adapters out.
 
 use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor, activation::log_softmax};
+use burn::tensor::{Device, Tensor};
 use burn_optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
 use gemma_burn::cache::KvCache;
 use gemma_burn::model::{Gemma, Output, ids_tensor};
+use gemma_burn::training::token_losses;
 use gemma_burn::{Error, Result};
 
 /// How long and how fast.
@@ -26,8 +27,7 @@ pub fn sequences(ids: &[u32], bos: u32, tokens: usize) -> Vec<Vec<u32>> {
 pub fn loss(model: &Gemma, ids: &[u32], device: &Device) -> Tensor<1> {
     let inputs = ids_tensor(&ids[..ids.len() - 1], device);
     let logits = model.forward(inputs, &mut KvCache::new(model.config()), Output::All); // [1, T, V]
-    let targets: Tensor<3, Int> = ids_tensor(&ids[1..], device).unsqueeze_dim(2);
-    log_softmax(logits, 2).gather(2, targets).mean().neg()
+    token_losses(logits, ids_tensor(&ids[1..], device)).mean()
 }
 
 /// Trains whatever of the model is not frozen, and tells every step's loss before it. The first step is 1.

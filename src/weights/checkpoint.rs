@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{Error, Result};
 
-const SINGLE: &str = "model.safetensors";
+pub(super) const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// One mapped file.

@@ -5,6 +5,7 @@ mod lora;
 mod mapped;
 mod names;
 mod report;
+mod save;
 mod synthetic;
 
 use std::path::Path;
@@ -15,6 +16,8 @@ use burn::tensor::{DType, Device, Tensor};
 
 pub use lora::{LoraOptions, LoraReport, save_lora};
 pub use report::{Applied, LoadReport, Place};
+pub use save::save;
+pub(crate) use save::{read_tensors, write_tensors};
 pub use synthetic::synthetic;
 
 use crate::config::GemmaConfig;

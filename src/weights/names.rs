@@ -35,6 +35,11 @@ pub(super) fn of_path(path: &[String]) -> String {
     named.collect::<Vec<_>>().join(".")
 }
 
+/// The name in a file of the parameter that has this name below the text model.
+pub(super) fn in_file(canonical: &str) -> String {
+    if canonical == HEAD { HEAD.to_owned() } else { format!("{}{canonical}", PREFIXES[0]) }
+}
+
 /// Why a tensor is left alone, or `None` where it must be applied.
 pub(super) fn skip_reason(canonical: &str, config: &GemmaConfig) -> Option<&'static str> {
     if OTHER_MODALITIES.iter().any(|prefix| canonical.starts_with(prefix)) {

@@ -7,7 +7,7 @@ use std::path::Path;
 use burn::module::{LoraAdapter, Module};
 use burn::tensor::{DType, Tensor};
 use gemma_burn::model::{Gemma, LoraConfig};
-use gemma_burn::weights::{LoadOptions, LoadReport, LoraOptions, Place, load, save_lora};
+use gemma_burn::weights::{LoadOptions, LoadReport, LoraOptions, Place, load, save, save_lora};
 use gemma_burn::{Dtype, Result};
 use safetensors::tensor::{SafeTensors, TensorView, serialize_to_file};
 use tempfile::TempDir;
@@ -212,6 +212,8 @@ fn training_lowers_the_loss_and_leaves_the_base_alone() {
     }
 
     let dir = TempDir::new().expect("a folder");
+    let error = save(&trained, &fixture("tiny-e2b"), dir.path(), Dtype::F32).expect_err("not a plain model");
+    assert!(error.to_string().contains("save_lora"), "{error}");
     save_lora(&trained, &fixture("tiny-e2b"), dir.path()).expect("saved");
     let tokens = prompt(16, 12);
     let (again, report) = load_lora(dir.path(), true).expect("it fits");

@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use burn::module::LoraAdapter;
+use burn::module::{LoraAdapter, Param};
 use burn::tensor::{DType, Tensor};
-use safetensors::Dtype as FileDtype;
-use safetensors::tensor::{TensorView, serialize_to_file};
 use serde_json::json;
 
 use super::{A, B, CONFIG, ROOT, WEIGHTS};
 use crate::model::Gemma;
-use crate::weights::{checkpoint::Checkpoint, names};
+use crate::weights::{checkpoint::Checkpoint, names, write_tensors};
 use crate::{Error, Result};
 
 /// Writes a model's adapters to a folder, in f32, for PEFT and for [`LoraOptions`](super::LoraOptions). `base` is the folder
@@ -37,19 +35,12 @@ pub fn save_lora(model: &Gemma, base: &Path, dir: &Path) -> Result<()> {
     let mut tensors = BTreeMap::new();
     for (name, adapter) in &adapters {
         let module = module(name);
-        tensors.insert(format!("{ROOT}{module}{A}"), bytes(adapter.b.val())?);
-        tensors.insert(format!("{ROOT}{module}{B}"), bytes(adapter.a.val())?);
+        let data = |factor: &Param<Tensor<2>>| factor.val().cast(DType::F32).into_data();
+        tensors.insert(format!("{ROOT}{module}{A}"), data(&adapter.b));
+        tensors.insert(format!("{ROOT}{module}{B}"), data(&adapter.a));
     }
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
-    let file = dir.join(WEIGHTS);
-    let unwritten = |e: safetensors::SafeTensorError| Error::weights(&file, format!("could not be written: {e}"));
-    let views: Vec<_> = tensors
-        .iter()
-        .map(|(key, (shape, bytes))| Ok((key, TensorView::new(FileDtype::F32, shape.to_vec(), bytes)?)))
-        .collect::<std::result::Result<_, _>>()
-        .map_err(unwritten)?;
-    let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    serialize_to_file(views, Some(metadata), &file).map_err(unwritten)?;
+    write_tensors(&dir.join(WEIGHTS), tensors)?;
 
     let modules: Vec<String> = adapters.iter().map(|(name, _)| module(name)).collect();
     let config = json!({
@@ -69,16 +60,6 @@ pub fn save_lora(model: &Gemma, base: &Path, dir: &Path) -> Result<()> {
     let file = dir.join(CONFIG);
     let text = serde_json::to_string_pretty(&config).expect("a value is JSON") + "\n";
     std::fs::write(&file, text).map_err(|e| Error::io(&file, e))
-}
-
-fn bytes(matrix: Tensor<2>) -> Result<([usize; 2], Vec<u8>)> {
-    let shape = matrix.dims();
-    let values: Vec<f32> = matrix
-        .cast(DType::F32)
-        .into_data()
-        .try_to_vec()
-        .map_err(|e| Error::Request(format!("an adapter could not be read from the device: {e:?}")))?;
-    Ok((shape, values.iter().flat_map(|value| value.to_le_bytes()).collect()))
 }
 
 /// A regular expression for exactly these kinds of module: last segments alone would also name those of a vision tower.
