@@ -30,6 +30,9 @@ pub enum Error {
     /// The fused path cannot serve this model or device.
     #[error("fused path: {0}")]
     Fused(String),
+    /// A file of token ids that does not fit the model.
+    #[error("{}: {reason}", file.display())]
+    Tokens { file: PathBuf, reason: String },
     /// A reference dump is unreadable or belongs to another model.
     #[error("{}: {reason}", file.display())]
     Reference { file: PathBuf, reason: String },
@@ -57,6 +60,10 @@ impl Error {
 
     pub(crate) fn device(name: &str, reason: impl Into<String>) -> Self {
         Self::Device { name: name.to_owned(), reason: reason.into() }
+    }
+
+    pub(crate) fn tokens(file: &Path, reason: impl Into<String>) -> Self {
+        Self::Tokens { file: file.to_owned(), reason: reason.into() }
     }
 
     pub(crate) fn reference(file: &Path, reason: impl Into<String>) -> Self {

@@ -1,14 +1,23 @@
 //! Gemma 4 on Burn: one model for every Burn backend, with CubeCL kernels for decoding at the speed of the memory.
 //!
-//! ```no_run
+//! ```
+//! # #[cfg(feature = "flex")]
 //! # fn main() -> gemma_burn::Result<()> {
-//! let device = gemma_burn::device("cuda:0")?;
-//! let engine = gemma_burn::Engine::load("./gemma-4-E2B-it", &device)?;
-//! for event in engine.session().generate("Why is the sky blue?")? {
+//! use gemma_burn::{Engine, Request, device};
+//!
+//! // A model of random weights; its text is noise. Put a folder with google/gemma-4-E2B-it in its place.
+//! let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-e2b");
+//! let engine = Engine::load(dir, &device("cpu")?)?;
+//! let mut session = engine.session();
+//! let request = Request { max_tokens: Some(8), ..Request::from("Why is the sky blue?") };
+//! for event in session.generate(request)? {
 //!     print!("{}", event?.text());
 //! }
+//! assert!(session.tokens().len() > 8);
 //! # Ok(())
 //! # }
+//! # #[cfg(not(feature = "flex"))]
+//! # fn main() {}
 //! ```
 //!
 //! # How it fits together
@@ -33,25 +42,34 @@
     doc = "* [`fused`] is the decode step as a chain of CubeCL kernels on the same weights, captured as a graph."
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
-//! * [`parity`] compares any of it with reference logits, [`mod@bench`] measures it.
+//! * [`training`] makes weights: the plain path under Burn's autodiff, AdamW, checkpoints.
+//! * [`parity`] compares any of it with reference logits, [`perplexity`] scores a text, [`mod@bench`] measures speed.
 //!
-//! The same in a program that needs no download, on the toy model of this repository:
+//! # In a program of one's own
+//!
+//! A model is an ordinary Burn module: hidden states `[B, T, E]` for a head of one's own, logits `[B, T, V]`, gradients.
 //!
 //! ```
 //! # #[cfg(feature = "flex")]
 //! # fn main() -> gemma_burn::Result<()> {
-//! use gemma_burn::{Engine, Request, device};
+//! use gemma_burn::cache::KvCache;
+//! use gemma_burn::device;
+//! use gemma_burn::model::ids_tensor;
+//! use gemma_burn::weights::{LoadOptions, load};
 //!
-//! let engine = Engine::load("tests/fixtures/tiny-e2b", &device("cpu")?)?;
-//! let mut session = engine.session();
-//! let request = Request { max_tokens: Some(8), ..Request::from("Hello, world!") };
-//! let text: String = session.generate(request)?.map(|event| Ok(event?.text().to_owned())).collect::<gemma_burn::Result<_>>()?;
-//! assert!(session.tokens().len() > 8);
+//! let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-e2b");
+//! let device = device("cpu")?;
+//! let (model, report) = load(dir, &device, &LoadOptions::default())?;
+//! let hidden = model.hidden(ids_tensor(&[2, 130, 131], &device), &mut KvCache::new(model.config()));
+//! assert_eq!(hidden.dims(), [1, 3, model.config().hidden_size]);
+//! assert!(report.missing.is_empty());
 //! # Ok(())
 //! # }
 //! # #[cfg(not(feature = "flex"))]
 //! # fn main() {}
 //! ```
+//!
+//! The folder `examples` has whole programs: `in_a_burn_app`, `custom_sampler`, `stream_chat`, `finetune_lora`.
 
 #[cfg(not(any(feature = "flex", feature = "ndarray", feature = "cube")))]
 compile_error!(
@@ -69,8 +87,10 @@ pub mod fused;
 pub mod model;
 pub mod ops;
 pub mod parity;
+pub mod perplexity;
 pub mod sampler;
 pub mod tokenizer;
+pub mod training;
 pub mod weights;
 
 pub use burn::tensor::Device;

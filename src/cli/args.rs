@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use gemma_burn::engine::ComputePath;
-use gemma_burn::weights::PerLayerPlacement;
+use gemma_burn::weights::{LoadReport, LoraOptions, PerLayerPlacement};
 use gemma_burn::{Device, Dtype, best_device, default_dtype, device};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -15,7 +15,33 @@ pub struct ModelArgs {
     #[arg(long, short, value_name = "DIR")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
+}
+
+/// An adapter over the model.
+#[derive(clap::Args)]
+pub struct LoraArgs {
+    /// LoRA adapter folder as PEFT saves it: adapter_config.json and adapter_model.safetensors
+    #[arg(long, value_name = "DIR")]
+    pub lora: Option<PathBuf>,
+    /// Keep the adapter beside the weights instead of merging it into them (plain path only)
+    #[arg(long, requires = "lora")]
+    pub lora_keep: bool,
+}
+
+impl LoraArgs {
+    pub fn options(&self) -> Option<LoraOptions<'_>> {
+        self.lora.as_ref().map(|dir| LoraOptions { dir, keep: self.lora_keep })
+    }
+
+    /// Says on stderr what became of the adapter.
+    pub fn tell(report: &LoadReport) {
+        if let Some(lora) = &report.lora {
+            eprintln!("lora: {lora}");
+        }
+    }
 }
 
 /// Where to compute, and in which format.

@@ -10,14 +10,14 @@ use gemma_burn::weights::{LoadOptions, load, synthetic};
 use gemma_burn::{Device, Dtype, Gemma};
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs, PathArgs};
+use super::args::{LoadBar, LoraArgs, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Random weights in this shape instead of a model: e2b or tiny
-    #[arg(long, value_name = "SHAPE", conflicts_with = "model")]
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["model", "lora"])]
     synthetic: Option<String>,
     #[command(flatten)]
     path: PathArgs,
@@ -74,10 +74,13 @@ fn prepare(args: &Args, path: ComputePath, device: &Device, dtype: Dtype) -> any
     }
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
-    let options = LoadOptions { dtype: Some(dtype), storage, per_layer, progress: Some(&progress) };
+    let lora = args.model.lora.options();
+    let options = LoadOptions { dtype: Some(dtype), storage, per_layer, lora, progress: Some(&progress) };
     let loaded = load(args.model.dir()?, device, &options);
     bar.clear();
-    Ok(loaded?.0)
+    let (model, loading) = loaded?;
+    LoraArgs::tell(&loading);
+    Ok(model)
 }
 
 fn print(r: &BenchReport) {

@@ -11,7 +11,7 @@ use gemma_burn::engine::{Engine, EngineOptions, Event, Finish, FinishReason, Gen
 use gemma_burn::sampler::Sampling;
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs, PathArgs};
+use super::args::{LoadBar, LoraArgs, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -90,11 +90,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         context: args.context,
         path: Some(args.path.path(&device)?),
         per_layer: args.path.placement(),
+        lora: args.model.lora.options(),
         progress: Some(&progress),
     };
     let engine = Engine::load_with(dir, &device, &options);
     bar.clear();
     let engine = engine?;
+    LoraArgs::tell(engine.load_report());
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
 
     let request = Request {

@@ -7,7 +7,7 @@ use gemma_burn::config::{GemmaConfig, KvSource, LayerSpec};
 use gemma_burn::weights::{LoadOptions, LoadReport, Place, account};
 use serde_json::{Value, json};
 
-use super::args::{ModelArgs, PathArgs};
+use super::args::{LoraArgs, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -30,9 +30,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         dtype: Some(dtype),
         per_layer: args.path.placement(),
         storage: path.storage(),
+        lora: args.model.lora.options(),
         ..LoadOptions::default()
     };
     let report = account(&config, dir, &device, &options)?;
+    LoraArgs::tell(&report);
     let layers: Vec<Value> = config.layers.iter().enumerate().map(|(i, spec)| layer(i, spec, &report)).collect();
     let kv = bytes_per_token(&config, dtype);
     let summary = json!({

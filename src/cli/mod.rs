@@ -6,6 +6,7 @@ mod generate;
 mod inspect;
 pub mod logging;
 mod parity;
+mod perplexity;
 mod tokenize;
 
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ enum Command {
     Bench(bench::Args),
     /// Compare a model with reference logits
     Parity(parity::Args),
+    /// Score a text: the mean negative log likelihood of its tokens, and its exponential
+    Perplexity(perplexity::Args),
 }
 
 /// Parses the command line and runs the command.
@@ -50,6 +53,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Parity(args) => parity::run(&args),
+        Command::Perplexity(args) => perplexity::run(&args),
     }
 }
 

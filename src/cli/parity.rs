@@ -17,7 +17,7 @@ use gemma_burn::weights::{LoadOptions, load};
 use gemma_burn::{Device, Dtype, device};
 use serde_json::json;
 
-use super::args::{LoadBar, ModelArgs, PathArgs};
+use super::args::{LoadBar, LoraArgs, ModelArgs, PathArgs};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,11 +60,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         dtype: Some(dtype),
         storage: path.storage(),
         per_layer: args.path.placement(),
+        lora: args.model.lora.options(),
         progress: Some(&progress),
     };
     let loaded = load(dir, &device, &options);
     bar.clear();
-    let (model, _) = loaded?;
+    let (model, loading) = loaded?;
+    LoraArgs::tell(&loading);
     let report = match path {
         ComputePath::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype))?,
         #[cfg(feature = "cube")]
@@ -84,7 +86,7 @@ fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance) -> any
         return Ok(compare(subject, &reference, tolerance)?);
     };
     let truth = device(name)?;
-    let options = LoadOptions { dtype: Some(Dtype::F32), ..LoadOptions::default() };
+    let options = LoadOptions { dtype: Some(Dtype::F32), lora: args.model.lora.options(), ..LoadOptions::default() };
     let (model, _) = load(args.model.dir()?, &truth, &options)?;
     let ids = prompt(model.config(), args.tokens);
     Ok(run_against(subject, &mut Plain::new(&model, &truth), &ids, args.tokens, tolerance)?)
@@ -110,7 +112,8 @@ fn show(args: &Args, report: &Report, path: ComputePath, dtype: Dtype) -> anyhow
 fn founding(args: &Args, dir: &std::path::Path, device: &Device, dtype: Dtype) -> anyhow::Result<ExitCode> {
     let config = GemmaConfig::from_dir(dir)?;
     let tokenizer = Tokenizer::from_dir(dir, config.vocab_size)?;
-    let (model, _) = load(dir, device, &LoadOptions { dtype: Some(dtype), ..Default::default() })?;
+    let (model, _) =
+        load(dir, device, &LoadOptions { dtype: Some(dtype), lora: args.model.lora.options(), ..Default::default() })?;
     let checks = check_founding(&model, &tokenizer, device)?;
     let pass = checks.iter().all(|check| check.pass);
     if args.json {

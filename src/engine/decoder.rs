@@ -95,7 +95,7 @@ impl Decoder {
 fn store(model: &Gemma, device: &Device, ids: &[u32]) -> KvCache {
     let mut cache = KvCache::new(model.config());
     for chunk in ids.chunks(PREFILL_CHUNK) {
-        model.fill(super::plain::ids_tensor(chunk, device), &mut cache);
+        model.fill(crate::model::ids_tensor(chunk, device), &mut cache);
     }
     cache
 }

@@ -6,10 +6,10 @@ use std::time::Instant;
 use super::Session;
 use super::event::{Event, Finish, FinishReason, Timing, Usage};
 use super::request::ValidRequest;
-use crate::Result;
 use crate::engine::stop::StopStrings;
-use crate::sampler::Sampler;
+use crate::sampler::{Choose, Sampler, check_finite};
 use crate::tokenizer::DecodeStream;
+use crate::{Error, Result};
 
 /// Tokens that a path may choose before the host looks at them.
 const AHEAD: usize = 16;
@@ -20,6 +20,8 @@ pub struct Generation<'a, 'e> {
     text: DecodeStream<'e>,
     stop: StopStrings,
     sampler: Sampler,
+    /// What chooses in place of the sampler.
+    rule: Option<Box<dyn Choose + 'a>>,
     prompt: Vec<u32>,
     max_tokens: usize,
     /// Whether the best token is always taken, so that a path may choose by itself.
@@ -34,7 +36,7 @@ pub struct Generation<'a, 'e> {
 }
 
 impl<'a, 'e> Generation<'a, 'e> {
-    pub(super) fn new(session: &'a mut Session<'e>, request: ValidRequest) -> Self {
+    pub(super) fn new(session: &'a mut Session<'e>, request: ValidRequest, rule: Option<Box<dyn Choose + 'a>>) -> Self {
         let text = session.engine.tokenizer.stream();
         Self {
             session,
@@ -43,7 +45,8 @@ impl<'a, 'e> Generation<'a, 'e> {
             sampler: request.sampler,
             prompt: request.ids,
             max_tokens: request.max_tokens,
-            greedy: request.greedy,
+            greedy: request.greedy && rule.is_none(),
+            rule,
             ready: VecDeque::new(),
             generated: 0,
             started: Instant::now(),
@@ -53,7 +56,7 @@ impl<'a, 'e> Generation<'a, 'e> {
         }
     }
 
-    /// The seed in use: the given one, or the one that was drawn.
+    /// The seed of the request's sampling: the given one, or the one that was drawn.
     pub fn seed(&self) -> u64 {
         self.sampler.seed()
     }
@@ -112,7 +115,15 @@ impl<'a, 'e> Generation<'a, 'e> {
                 self.session.step()?
             }
         };
-        self.sampler.sample(&logits, self.session.tokens())
+        let history = self.session.tokens();
+        let Some(rule) = &mut self.rule else { return self.sampler.sample(&logits, history) };
+        check_finite(&logits, history.len())?;
+        let id = rule.choose(&logits, history)?;
+        if id as usize >= logits.len() {
+            let count = logits.len();
+            return Err(Error::Request(format!("the sampling rule chose token id {id}, but there are {count} tokens")));
+        }
+        Ok(id)
     }
 
     /// Tokens to choose ahead: none beyond a stop string, which only the host can see.

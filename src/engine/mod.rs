@@ -19,9 +19,9 @@ pub use request::{Prompt, Request};
 use crate::config::{GemmaConfig, GenerationConfig, end_ids};
 use crate::device::Dtype;
 use crate::model::Gemma;
-use crate::sampler::Sampling;
+use crate::sampler::{Choose, Sampling};
 use crate::tokenizer::Tokenizer;
-use crate::weights::{self, LoadOptions, LoadReport, PerLayerPlacement, Storage};
+use crate::weights::{self, LoadOptions, LoadReport, LoraOptions, PerLayerPlacement, Storage};
 use crate::{Error, Result};
 use decoder::Decoder;
 use request::{Limits, ValidRequest};
@@ -50,6 +50,17 @@ impl ComputePath {
             return Self::Fused { kv: Dtype::Bf16 };
         }
         Self::Plain
+    }
+
+    /// Refuses an adapter that is to stay beside the weights where the kernels would not see it.
+    fn check_lora(self, lora: Option<LoraOptions>) -> Result<()> {
+        match lora {
+            Some(LoraOptions { keep: true, .. }) if self != Self::Plain => {
+                let reason = "it reads merged weights only: leave out --lora-keep, or use --path plain";
+                Err(Error::Fused(reason.into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// How the path needs weights to be held.
@@ -82,6 +93,8 @@ pub struct EngineOptions<'a> {
     /// [`ComputePath::best`] where absent.
     pub path: Option<ComputePath>,
     pub per_layer: PerLayerPlacement,
+    /// An adapter over the weights. The fused path needs it merged.
+    pub lora: Option<LoraOptions<'a>>,
     /// Called with bytes done and bytes in all.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
@@ -119,10 +132,12 @@ impl Engine {
         let tokenizer = Tokenizer::from_dir(dir, config.vocab_size)?;
         let generation = GenerationConfig::from_dir(dir)?;
         let path = options.path.unwrap_or_else(|| ComputePath::best(device));
+        path.check_lora(options.lora)?;
         let load = LoadOptions {
             dtype: options.dtype,
             per_layer: options.per_layer,
             storage: path.storage(),
+            lora: options.lora,
             progress: options.progress,
         };
         let (model, report) = weights::load_with(&config, dir, device, &load)?;
@@ -199,6 +214,25 @@ impl<'e> Session<'e> {
     /// A request that cannot be served: empty, too long for the context, unknown tokens, impossible sampling. Nothing has
     /// been computed then, and the session is as it was.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Generation<'_, 'e>> {
+        let request = self.validate(request.into())?;
+        Ok(Generation::new(self, request, None))
+    }
+
+    /// As [`generate`](Self::generate), with a rule of one's own in place of the request's sampling. It sees the model's
+    /// logits as they are: nothing is suppressed or penalized.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate).
+    pub fn generate_with<'s>(
+        &'s mut self,
+        request: impl Into<Request>,
+        rule: impl Choose + 's,
+    ) -> Result<Generation<'s, 'e>> {
+        let request = self.validate(request.into())?;
+        Ok(Generation::new(self, request, Some(Box::new(rule))))
+    }
+
+    fn validate(&self, request: Request) -> Result<ValidRequest> {
         let engine = self.engine;
         let limits = Limits {
             tokenizer: &engine.tokenizer,
@@ -209,8 +243,7 @@ impl<'e> Session<'e> {
             default_sampling: &engine.sampling,
             suppress: &engine.suppress,
         };
-        let request = ValidRequest::new(request.into(), &limits)?;
-        Ok(Generation::new(self, request))
+        ValidRequest::new(request, &limits)
     }
 
     /// Tokens of the conversation so far, prompts and answers.

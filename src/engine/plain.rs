@@ -1,9 +1,9 @@
 //! The plain path as a language model: token ids in, logits out.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device};
 
 use crate::cache::KvCache;
-use crate::model::{Gemma, Output};
+use crate::model::{Gemma, Output, ids_tensor};
 use crate::{Error, Result};
 
 /// Tokens per forward pass of a prompt: enough for a matrix product to pay, small enough for scores to fit.
@@ -29,11 +29,4 @@ pub fn step(model: &Gemma, device: &Device, cache: &mut KvCache, ids: &[u32]) ->
     let logits = model.forward(ids_tensor(ids, device), cache, Output::Last);
     let data = logits.cast(DType::F32).into_data();
     data.try_to_vec().map_err(|e| Error::NonFinite(format!("logits could not be read: {e:?}")))
-}
-
-/// `[1, T]` ids on a device.
-pub(crate) fn ids_tensor(ids: &[u32], device: &Device) -> Tensor<2, Int> {
-    let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-    let shape = [1, ids.len()];
-    Tensor::from_data(TensorData::new(ids, shape), (device, DType::I32))
 }

@@ -14,6 +14,10 @@ const _: fn(burn::backend::Cube) -> CubeBackend = |backend| backend;
 
 /// A matrix `[out, in]` in bf16.
 pub(super) fn matrix(param: &Param<Tensor<2>>) -> Result<Buffer<bf16>> {
+    if param.adapter().is_some() {
+        let reason = "an adapter is kept beside the weights; merge it (no --lora-keep), or use --path plain";
+        return Err(Error::Fused(reason.into()));
+    }
     let tensor = primitive(param.val())?;
     if tensor.dtype != DType::BF16 {
         let reason = format!("weights are {:?}, and the kernels read BF16; use the plain path", tensor.dtype);

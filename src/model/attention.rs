@@ -31,11 +31,13 @@ impl GemmaAttention {
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
         let (q_width, kv_width) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
         let owns = !spec.kv.is_shared();
+        // Scores are not scaled: keys of this size give them a deviation of 1 before training has said otherwise.
+        let key_weight = (spec.head_dim as f64).powf(-0.5);
         Self {
             q_proj: Projection::init(hidden, q_width, device),
             q_norm: GemmaRmsNorm::init(spec.head_dim, eps, device),
             k_proj: owns.then(|| Projection::init(hidden, kv_width, device)),
-            k_norm: owns.then(|| GemmaRmsNorm::init(spec.head_dim, eps, device)),
+            k_norm: owns.then(|| GemmaRmsNorm::init_to(key_weight, spec.head_dim, eps, device)),
             v_proj: (owns && !spec.k_eq_v).then(|| Projection::init(hidden, kv_width, device)),
             o_proj: Projection::init(q_width, hidden, device),
             spec: spec.clone(),

@@ -11,8 +11,8 @@ pub(super) fn normal<const D: usize>(shape: [usize; D], deviation: f64, device: 
     Param::uninitialized(ParamId::new(), draw, device.clone(), true, shape.into())
 }
 
-/// A vector of ones when first used.
-pub(super) fn ones(len: usize, device: &Device) -> Param<Tensor<1>> {
-    let fill = move |device: &Device, grad| Tensor::ones([len], (device, DType::F32)).set_require_grad(grad);
+/// A vector of one value when first used.
+pub(super) fn constant(len: usize, value: f64, device: &Device) -> Param<Tensor<1>> {
+    let fill = move |device: &Device, grad| Tensor::full([len], value, (device, DType::F32)).set_require_grad(grad);
     Param::uninitialized(ParamId::new(), fill, device.clone(), true, [len].into())
 }

@@ -42,7 +42,7 @@ impl DecoderLayer {
             mlp: GatedMlp::init(hidden, spec.ffn, device),
             post_feedforward_layernorm: norm(),
             per_layer: config.per_layer.map(|p| PerLayerBlock::init(hidden, p.dim, eps, device)),
-            layer_scalar: init::ones(1, device),
+            layer_scalar: init::constant(1, 1.0, device),
             index,
         }
     }

@@ -2,8 +2,10 @@
 
 mod attention;
 mod embedding;
+mod ids;
 mod init;
 mod layer;
+mod lora;
 mod mask;
 mod mlp;
 mod norm;
@@ -18,7 +20,9 @@ use burn::tensor::{Device, FloatDType, Int, Tensor};
 
 pub use attention::GemmaAttention;
 pub use embedding::ScaledEmbedding;
+pub use ids::ids_tensor;
 pub use layer::DecoderLayer;
+pub use lora::{LORA_TARGETS, LoraConfig};
 pub use mlp::{GatedMlp, gelu_tanh};
 pub use norm::GemmaRmsNorm;
 pub use per_layer::{HostRows, PerLayerBlock, PerLayerInputs, PerLayerTable};
@@ -122,7 +126,16 @@ impl Gemma {
         cache.advance(tokens);
     }
 
-    /// Hidden states of all new tokens after the final norm: embeddings for a head of one's own.
+    /// Input embeddings, as the first layer receives them: rows of the table times `sqrt(E)`.
+    ///
+    /// # Shapes
+    /// ids `[B, T]` → `[B, T, E]` in [`dtype`](Self::dtype)
+    pub fn embed(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        self.embed_tokens.forward(self.without_placeholders(ids), self.dtype)
+    }
+
+    /// Hidden states of all new tokens after the final norm, for a head of one's own; an empty `cache` makes it a plain
+    /// function of the ids.
     ///
     /// # Shapes
     /// ids `[B, T]` → `[B, T, E]`

@@ -17,7 +17,12 @@ pub struct GemmaRmsNorm {
 impl GemmaRmsNorm {
     /// A norm with weight 1.
     pub fn init(dim: usize, eps: f64, device: &Device) -> Self {
-        Self { weight: init::ones(dim, device), eps }
+        Self::init_to(1.0, dim, eps, device)
+    }
+
+    /// A norm with the same weight everywhere.
+    pub fn init_to(weight: f64, dim: usize, eps: f64, device: &Device) -> Self {
+        Self { weight: init::constant(dim, weight, device), eps }
     }
 
     /// # Shapes

@@ -12,9 +12,12 @@ const SCORE_BUDGET: usize = 16 << 20;
 /// # Shapes
 /// q `[B, H, T, D]`, k and v `[B, K, S, D]` with `H` a multiple of `K`, mask `[T, S]` added to the scores → `[B, H, T, D]`
 pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<2>>) -> Tensor<4> {
-    let [b, h, t, d] = q.dims();
+    let [b, h, t, _] = q.dims();
     let s = k.dims()[2];
     let chunk = (SCORE_BUDGET / (b * h * s)).clamp(1, t);
+    if chunk == t {
+        return attend(q, k, v, mask);
+    }
     let chunks = (0..t)
         .step_by(chunk)
         .map(|start| {
@@ -23,11 +26,7 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<2
             attend(q.clone().narrow(2, start, len), k.clone(), v.clone(), mask)
         })
         .collect::<Vec<_>>();
-    match chunks.len() {
-        1 => chunks.into_iter().next().expect("there is one chunk"),
-        _ => Tensor::cat(chunks, 2),
-    }
-    .reshape([b, h, t, d])
+    Tensor::cat(chunks, 2)
 }
 
 /// One chunk. The heads that share keys are folded into the query axis, so that keys and values are never repeated.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 use super::Array;
 use crate::cache::KvCache;
-use crate::model::{Gemma, Output, Probe, Tap};
+use crate::model::{Gemma, Output, Probe, Tap, ids_tensor};
 use crate::{Error, Result};
 
 /// A way to run the model.
@@ -28,12 +28,6 @@ impl<'a> Plain<'a> {
     /// A model with an empty cache.
     pub fn new(model: &'a Gemma, device: &'a Device) -> Self {
         Self { model, device, cache: KvCache::new(model.config()) }
-    }
-
-    fn ids(&self, ids: &[u32]) -> Tensor<2, Int> {
-        let ids: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
-        let shape = [1, ids.len()];
-        Tensor::from_data(TensorData::new(ids, shape), (self.device, DType::I32))
     }
 }
 
@@ -61,7 +55,7 @@ impl Subject for Plain<'_> {
     fn prompt(&mut self, ids: &[u32], wanted: &[String]) -> Result<BTreeMap<String, Array>> {
         self.cache.reset();
         let mut keep = Keep { wanted, kept: BTreeMap::new(), failure: None };
-        self.model.forward_tapped(self.ids(ids), &mut self.cache, Output::All, &mut keep);
+        self.model.forward_tapped(ids_tensor(ids, self.device), &mut self.cache, Output::All, &mut keep);
         match keep.failure {
             Some(error) => Err(error),
             None => Ok(keep.kept),
@@ -69,7 +63,7 @@ impl Subject for Plain<'_> {
     }
 
     fn step(&mut self, id: u32) -> Result<Vec<f32>> {
-        let logits = self.model.forward(self.ids(&[id]), &mut self.cache, Output::Last);
+        let logits = self.model.forward(ids_tensor(&[id], self.device), &mut self.cache, Output::Last);
         Ok(Array::from_tensor(&logits)?.values)
     }
 }

@@ -70,6 +70,18 @@ impl GenerationConfig {
     }
 }
 
+/// A way to choose the next token: a [`Sampler`], or a rule of one's own.
+pub trait Choose {
+    /// The token that follows `history` (prompt and output so far), from one finite logit per token of the vocabulary.
+    fn choose(&mut self, logits: &[f32], history: &[u32]) -> Result<u32>;
+}
+
+impl Choose for Sampler {
+    fn choose(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
+        self.sample(logits, history)
+    }
+}
+
 /// Chooses tokens for one sequence.
 ///
 /// ```
@@ -173,7 +185,8 @@ fn seed_from_os() -> Result<u64> {
     Ok(bits >> 11)
 }
 
-fn check_finite(logits: &[f32], position: usize) -> Result<()> {
+/// Refuses logits that no rule can choose from; `position` is for the message.
+pub(crate) fn check_finite(logits: &[f32], position: usize) -> Result<()> {
     let Some(id) = logits.iter().position(|logit| !logit.is_finite()) else { return Ok(()) };
     let logit = logits[id];
     Err(Error::NonFinite(format!(

@@ -1,5 +1,6 @@
 //! Text to token ids and back, by the checkpoint's own tokenizer.json.
 
+mod chat;
 mod file;
 mod pieces;
 mod rules;
@@ -12,6 +13,7 @@ use tokenizers::{
     PostProcessorWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, TokenizerImpl,
 };
 
+pub use self::chat::{ChatTemplate, Message, Role};
 use self::pieces::PieceBpe;
 use self::rules::DecodeRules;
 pub use self::stream::DecodeStream;
@@ -80,10 +82,14 @@ impl Tokenizer {
 
     /// The ids of a whole prompt: those of `text` after exactly one `<bos>`, whether or not `text` begins with it.
     pub fn encode_prompt(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>> {
-        let mut ids = self.encode(text, special)?;
+        Ok(self.with_one_bos(self.encode(text, special)?))
+    }
+
+    /// `ids` after exactly one `<bos>`, however many they begin with.
+    fn with_one_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let leading = ids.iter().take_while(|&&id| id == self.bos_id).count();
         ids.splice(..leading, [self.bos_id]);
-        Ok(ids)
+        ids
     }
 
     /// The text of `ids`, with or without the control tokens among them.
@@ -143,6 +149,11 @@ impl Tokenizer {
             }
         }
         Ok(())
+    }
+
+    /// Control tokens and whatever else the file adds to the vocabulary, as they are written, with their ids.
+    fn added_tokens(&self) -> Vec<(String, u32)> {
+        self.inner.get_added_tokens_decoder().into_iter().map(|(id, added)| (added.content, id)).collect()
     }
 
     fn is_special(&self, token: &str) -> bool {

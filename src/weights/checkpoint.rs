@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{Error, Result};
 
-const SINGLE: &str = "model.safetensors";
+pub(super) const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// One mapped file.
@@ -89,7 +89,8 @@ impl Checkpoint {
     }
 }
 
-fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
+/// The tensors of one file.
+pub(super) fn map_file(path: &Path) -> Result<BTreeMap<String, Entry>> {
     let file = File::open(path).map_err(|e| Error::io(path, e))?;
     let size = file.metadata().map_err(|e| Error::io(path, e))?.len();
     if size == 0 {

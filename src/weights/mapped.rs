@@ -52,7 +52,8 @@ fn elements(entry: &Entry) -> usize {
     entry.shape.iter().product()
 }
 
-fn widen(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
+/// Appends packed values, widened to f32.
+pub(super) fn widen(bytes: &[u8], dtype: DType, into: &mut Vec<f32>) {
     match dtype {
         DType::BF16 => into.extend(bytes.as_chunks().0.iter().map(|pair| bf16::from_le_bytes(*pair).to_f32())),
         _ => into.extend(bytes.as_chunks().0.iter().map(|quad| f32::from_le_bytes(*quad))),

@@ -1,9 +1,11 @@
 //! Checkpoint folder to model: mapped safetensors, every tensor applied or accounted for.
 
 mod checkpoint;
+mod lora;
 mod mapped;
 mod names;
 mod report;
+mod save;
 mod synthetic;
 
 use std::path::Path;
@@ -12,7 +14,10 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 
+pub use lora::{LoraOptions, LoraReport, save_lora};
 pub use report::{Applied, LoadReport, Place};
+pub use save::save;
+pub(crate) use save::{read_tensors, write_tensors};
 pub use synthetic::synthetic;
 
 use crate::config::GemmaConfig;
@@ -20,6 +25,7 @@ use crate::device::{Dtype, default_dtype, has_room, is_host_memory, storage_dtyp
 use crate::model::{Gemma, PerLayerTable};
 use crate::{Error, Result};
 use checkpoint::{Checkpoint, Entry};
+use lora::Lora;
 use mapped::MappedRows;
 
 /// Mapped pages are read ahead in pieces of this size, between two reports of progress.
@@ -54,6 +60,8 @@ pub struct LoadOptions<'a> {
     pub dtype: Option<Dtype>,
     pub per_layer: PerLayerPlacement,
     pub storage: Storage,
+    /// An adapter over the weights.
+    pub lora: Option<LoraOptions<'a>>,
     /// Called with bytes done and bytes in all.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
 }
@@ -61,7 +69,8 @@ pub struct LoadOptions<'a> {
 /// Loads a checkpoint folder onto a device.
 ///
 /// # Errors
-/// A damaged file, a tensor of the wrong shape or format, a tensor that is missing or that the model has no place for.
+/// A damaged file, a tensor of the wrong shape or format, a tensor that is missing or that the model has no place for; the
+/// same of an adapter.
 pub fn load(dir: impl AsRef<Path>, device: &Device, options: &LoadOptions) -> Result<(Gemma, LoadReport)> {
     let config = GemmaConfig::from_dir(&dir)?;
     load_with(&config, dir.as_ref(), device, options)
@@ -74,14 +83,12 @@ pub fn load_with(
     device: &Device,
     options: &LoadOptions,
 ) -> Result<(Gemma, LoadReport)> {
-    let checkpoint = Checkpoint::open(dir)?;
-    let mut loader = Loader::new(config, checkpoint, device, options)?;
-    let mut model = config.init(device);
-    loader.place_per_layer_table(&mut model)?;
-    model = model.map(&mut loader);
-    let (report, file) = loader.finish()?;
-    report.ensure_complete(&file)?;
+    let (model, report, lora) = walk(config, dir, device, options, false)?;
     let dtype = options.dtype.unwrap_or_else(|| default_dtype(device));
+    let model = match lora {
+        Some(lora) if report.lora.as_ref().is_some_and(|report| report.kept) => lora.attach(model),
+        _ => model,
+    };
     Ok((model.with_dtype(dtype.float()), report))
 }
 
@@ -90,14 +97,30 @@ pub fn load_with(
 /// # Errors
 /// As [`load`].
 pub fn account(config: &GemmaConfig, dir: &Path, device: &Device, options: &LoadOptions) -> Result<LoadReport> {
-    let mut loader = Loader::new(config, Checkpoint::open(dir)?, device, options)?;
-    loader.dry = true;
-    let mut model = config.init(device);
-    loader.place_per_layer_table(&mut model)?;
-    let _ = model.map(&mut loader);
-    let (report, file) = loader.finish()?;
-    report.ensure_complete(&file)?;
+    let (_, report, _) = walk(config, dir, device, options, true)?;
     Ok(report)
+}
+
+/// Takes every parameter of a new model to its tensor in a checkpoint folder; `dry`, only accounts for it.
+fn walk(
+    config: &GemmaConfig,
+    dir: &Path,
+    device: &Device,
+    options: &LoadOptions,
+    dry: bool,
+) -> Result<(Gemma, LoadReport, Option<Lora>)> {
+    let mut model = config.init(device);
+    let lora = options.lora.map(|lora| Lora::from_dir(lora.dir, &model)).transpose()?;
+    let keep = options.lora.is_some_and(|lora| lora.keep);
+    let mut loader = Loader::new(config, Checkpoint::open(dir)?, device, options)?;
+    loader.dry = dry;
+    loader.merge = lora.as_ref().filter(|_| !keep);
+    loader.place_per_layer_table(&mut model)?;
+    model = model.map(&mut loader);
+    let (mut report, file) = loader.finish()?;
+    report.ensure_complete(&file)?;
+    report.lora = lora.as_ref().map(|lora| lora.report(keep));
+    Ok((model, report, lora))
 }
 
 struct Loader<'a> {
@@ -110,6 +133,8 @@ struct Loader<'a> {
     path: Vec<String>,
     report: LoadReport,
     failure: Option<Error>,
+    /// What changes weights on their way.
+    merge: Option<&'a Lora>,
     /// Only the account is wanted.
     dry: bool,
     done: u64,
@@ -139,6 +164,7 @@ impl<'a> Loader<'a> {
             path: vec![],
             report,
             failure: None,
+            merge: None,
             dry: false,
             done: 0,
             total,
@@ -191,16 +217,18 @@ impl<'a> Loader<'a> {
         };
         let (place, held) = match widen && dtype != DType::F32 {
             true => (Place::DeviceWidened, DType::F32),
-            false if self.host_memory => (Place::Mapped, dtype),
+            false if self.host_memory && !self.merge.is_some_and(|lora| lora.adapts(name)) => (Place::Mapped, dtype),
             false => (Place::Device, dtype),
         };
         self.note(name, &entry, shape.iter().product::<usize>() * held.size(), place);
         if self.dry {
             return Ok(None);
         }
-        let data = match place {
-            Place::DeviceWidened => mapped::widened(&entry, dtype),
-            _ => mapped::shared(&entry, dtype),
+        let merged = self.merge.and_then(|lora| lora.merged(name, &entry, dtype, held));
+        let data = match (merged, place) {
+            (Some(merged), _) => merged,
+            (None, Place::DeviceWidened) => mapped::widened(&entry, dtype),
+            (None, _) => mapped::shared(&entry, dtype),
         };
         if place == Place::Mapped && name != names::PER_LAYER_TABLE {
             self.populate(&entry);

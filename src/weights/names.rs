@@ -23,10 +23,21 @@ pub(super) fn canonical(name: &str) -> &str {
     PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
+/// How transformers begins the names of the text model's modules for a checkpoint with tensors of these names.
+pub(super) fn prefix<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
+    let [composite, older, text_only] = PREFIXES;
+    if names.any(|name| name.starts_with(composite) || name.starts_with(older)) { composite } else { text_only }
+}
+
 /// The checkpoint's name for the parameter at a module path.
 pub(super) fn of_path(path: &[String]) -> String {
     let named = path.iter().map(String::as_str).filter(|segment| !GROUPS.contains(segment));
     named.collect::<Vec<_>>().join(".")
+}
+
+/// The name in a file of the parameter that has this name below the text model.
+pub(super) fn in_file(canonical: &str) -> String {
+    if canonical == HEAD { HEAD.to_owned() } else { format!("{}{canonical}", PREFIXES[0]) }
 }
 
 /// Why a tensor is left alone, or `None` where it must be applied.

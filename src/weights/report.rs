@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::LoraReport;
 use crate::{Error, Result};
 
 /// Names listed in full in one message.
@@ -41,6 +42,8 @@ pub struct LoadReport {
     pub missing: Vec<String>,
     /// Tensors that fit no parameter and no skip rule, by their names in the file.
     pub unknown: Vec<String>,
+    /// The adapter over the weights.
+    pub lora: Option<LoraReport>,
 }
 
 impl LoadReport {

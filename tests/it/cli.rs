@@ -22,14 +22,14 @@ fn model() -> String {
 }
 
 /// Stdout of a run that must succeed.
-fn good(args: &[&str]) -> String {
+pub fn good(args: &[&str]) -> String {
     let output = gemma(args);
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
 /// One line on stderr, nothing on stdout, exit code 1.
-fn refused(args: &[&str], parts: &[&str]) {
+pub fn refused(args: &[&str], parts: &[&str]) {
     let output = gemma(args);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");

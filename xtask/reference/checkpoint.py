@@ -33,6 +33,9 @@ PROFILES = {
     "small": dict(E2B, hidden_size=320, intermediate_size=896, layer_types=([S] * 4 + [F]) * 2, head_dim=64,
                   global_head_dim=128, hidden_size_per_layer_input=32, num_kv_shared_layers=5, sliding_window=64,
                   vocab_size=8192, max_position_embeddings=8192),
+    "demo": dict(E2B, hidden_size=192, intermediate_size=336, layer_types=([S] * 3 + [F]) * 2, num_attention_heads=4,
+                 head_dim=32, global_head_dim=64, hidden_size_per_layer_input=32, num_kv_shared_layers=3,
+                 sliding_window=64, vocab_size=2048, max_position_embeddings=1024),
     "e2b": E2B,
 }
 
@@ -54,8 +57,18 @@ def special_ids(vocab_size):
     return {**SPECIAL, **media}
 
 
-def build_tokenizer(vocab_size):
-    """A BPE with the structure of Gemma's tokenizer.json, trained on the licence text beside the workspace."""
+def licence():
+    """The text that the fixtures' tokenizer is trained on."""
+    text = (Path(__file__).parents[2] / "LICENSE-APACHE").read_text()
+    return [text] + ["Élan vital, naïve café, größe, señor, 東京 日本語, Привет мир.\n\n\n"] * 20
+
+
+# For training only: words start with their spaces, digits stand alone, runs of newlines stay together.
+WORDS = r"▁+[^▁\n0-9]*|[^▁\n0-9]+|\n+|[0-9]"
+
+
+def build_tokenizer(vocab_size, corpus, words=WORDS):
+    """A BPE with the structure of Gemma's tokenizer.json, trained on texts; `words` matches what no merge crosses."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     special = special_ids(vocab_size)
@@ -65,12 +78,9 @@ def build_tokenizer(vocab_size):
     low = [i for i in range(5, 107) if i not in taken]  # unused in the real vocabulary too
     free = [i for i in range(107, vocab_size) if i not in taken]
 
-    # For training only: words start with their spaces, digits stand alone, runs of newlines stay together.
     trainee = Tokenizer(models.BPE())
     trainee.normalizer = normalizers.Replace(" ", "▁")
-    trainee.pre_tokenizer = pre_tokenizers.Split(Regex(r"▁+[^▁\n0-9]*|[^▁\n0-9]+|\n+|[0-9]"), "isolated")
-    licence = (Path(__file__).parents[2] / "LICENSE-APACHE").read_text()
-    corpus = [licence] + ["Élan vital, naïve café, größe, señor, 東京 日本語, Привет мир.\n\n\n"] * 20
+    trainee.pre_tokenizer = pre_tokenizers.Split(Regex(words), "isolated")
     trainee.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=min(len(free), 16000), show_progress=False))
     state = json.loads(trainee.to_str())["model"]
 
@@ -212,7 +222,7 @@ def main():
     for name, value in make_configs(profile).items():
         (a.out / f"{name}.json").write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
     (a.out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-    build_tokenizer(profile["vocab_size"]).save(str(a.out / "tokenizer.json"), pretty=False)
+    build_tokenizer(profile["vocab_size"], licence()).save(str(a.out / "tokenizer.json"), pretty=False)
     config = json.loads((a.out / "config.json").read_text())["text_config"]
     plan = list(tensor_plan(config))
     write_weights(a.out, plan, a.shards, a.seed)

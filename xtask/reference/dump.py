@@ -2,7 +2,7 @@
 """Run a Gemma 4 checkpoint folder through transformers (text only, eager attention, f32) and store what it computes.
 
   dump.py MODEL_DIR OUT_DIR [--dtype f32|bf16] [--device cpu|cuda] [--new-tokens 32] [--logit-rows 64]
-          [--prompts NAME...] [--taps NAME[:KIND,KIND...]...] [--check]
+          [--prompts NAME...] [--taps NAME[:KIND,KIND...]...] [--lora DIR] [--check]
 
 OUT_DIR/reference.json         per prompt: token ids, top-5 of the last position, greedy tokens (with cache) and the
                                top-1/top-2 margin of each step; plus self-checks of the reference
@@ -17,7 +17,7 @@ OUT_DIR/reference.safetensors  all f32, per prompt NAME and layer i:
   NAME.final [T, H]            after the final norm
 
 --prompts keeps only these prompts; --taps keeps the tensors other than logits for these prompts only, and of those
-only the kinds given. --check stores nothing: it fails if the stored dump differs by more than f32 noise.
+only the kinds given. --lora has PEFT add an adapter to the model. --check stores nothing: it fails if the stored dump differs by more than f32 noise.
 """
 import argparse, json, random, sys
 from pathlib import Path
@@ -106,6 +106,9 @@ def dump(a):
         output_loading_info=True)
     # A wrong class or prefix loads nothing and only warns.
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    if a.lora:
+        from peft import PeftModel
+        model = PeftModel.from_pretrained(model, a.lora).get_base_model()
     model = model.to(a.device).eval()
     window = model.config.text_config.sliding_window
     tok = Tokenizer.from_file(str(a.model / "tokenizer.json"))
@@ -158,6 +161,7 @@ def main():
     a.add_argument("--logit-rows", type=int, default=64, help="rows kept per prompt when the vocabulary is large")
     a.add_argument("--prompts", nargs="*")
     a.add_argument("--taps", nargs="*")
+    a.add_argument("--lora", type=Path)
     a.add_argument("--check", action="store_true")
     a = a.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False

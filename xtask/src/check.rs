@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::gemma::Gemma;
 use crate::shell::{cargo, llvm, run as sh, runnable_features};
-use crate::{parity, readme, rules};
+use crate::{examples, parity, readme, rules};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     let gemma = steps.run("build", || Gemma::build(runnable_features(), false))?;
     steps.run("readme", || readme::check(&gemma))?;
     steps.run("parity", || parity::check(&gemma))?;
+    steps.run("examples", examples::run)?;
 
     // Last, so that the output ends with cargo's own count of what passed; its time stands in those lines.
     steps.print();

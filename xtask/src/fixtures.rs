@@ -37,7 +37,7 @@ const DUMP: [&str; 12] = [
 ];
 
 pub fn run(args: &Args) -> Result<()> {
-    let have = command(&args.python, &["-c", "import numpy, tokenizers, torch, transformers"]);
+    let have = command(&args.python, &["-c", "import numpy, peft, tokenizers, torch, transformers"]);
     if let Err(error) = output(have) {
         bail!(
             "{error}\n{0} lacks what the scripts need: {0} -m pip install -r xtask/reference/requirements.txt",
@@ -72,6 +72,11 @@ fn remake(args: &Args, into: &Path) -> Result<()> {
     }
     let cases = into.join("tokenizer_cases.json");
     script("tokenizer_cases", &[&into.join("tiny-e2b/tokenizer.json").to_string_lossy(), &cases.to_string_lossy()])?;
+    let check: &[&str] = if args.check { &["--check"] } else { &[] };
+    for (name, stored) in [("perplexity", "perplexity.json"), ("lora", "lora")] {
+        let stored = root().join(FOLDER).join(stored);
+        script(name, &[&[stored.to_string_lossy().as_ref()], check].concat())?;
+    }
     if args.check {
         same_files(into, &root().join(FOLDER))?;
         println!("{FOLDER} is what the scripts make");

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod examples;
 mod fixtures;
 mod gemma;
 mod parity;

@@ -14,8 +14,8 @@ const RANKS: [&[&str]; 9] = [
     &["model"],
     &["fused"],
     &["weights", "tokenizer", "sampler"],
-    &["engine", "parity"],
-    &["bench"],
+    &["engine", "parity", "training"],
+    &["bench", "perplexity"],
     &["cli", "server"],
 ];
 
