@@ -57,7 +57,8 @@ pub struct FusedStep {
 }
 
 impl FusedStep {
-    /// Builds the step over the weights that `model` holds.
+    /// Builds the step over the weights that `model` holds. Until it is back, no other thread may use a CUDA device: the
+    /// driver forbids nearly everything while a graph is being recorded, and refuses the graph.
     ///
     /// # Errors
     /// A model that is not on a CubeCL device in bf16, shapes that a kernel rejects, a capture that fails.

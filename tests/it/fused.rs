@@ -9,7 +9,7 @@ use gemma_burn::sampler::Sampling;
 use gemma_burn::weights::{LoadOptions, PerLayerPlacement, Storage, load};
 use gemma_burn::{Device, Dtype, Engine, Error, Gemma, Request};
 
-use crate::support::{FIXTURES, cpu, cube_devices, fixture, max_difference, model, prompt, uncached};
+use crate::support::{FIXTURES, cpu, each_device, fixture, max_difference, model, prompt, uncached};
 
 /// Largest difference of logits (up to 18) computed in f32 in two orders of adding.
 const CLOSE: f32 = 1e-3;
@@ -29,7 +29,7 @@ fn next(step: &mut FusedStep, id: u32) -> Vec<f32> {
 
 #[test]
 fn logits_are_within_the_tolerances_of_the_dumps() {
-    for device in cube_devices() {
+    each_device(|device| {
         for name in FIXTURES {
             let model = weights(name, &device, PerLayerPlacement::Device);
             let reference = Reference::open(&fixture(name).join("reference")).expect("a dump");
@@ -40,12 +40,12 @@ fn logits_are_within_the_tolerances_of_the_dumps() {
                 assert!(report.prompts.iter().all(|p| p.tensors.iter().any(|t| t.name == "greedy_logits")));
             }
         }
-    }
+    });
 }
 
 #[test]
 fn six_hundred_steps_across_many_windows_match_the_plain_path() {
-    for device in cube_devices() {
+    each_device(|device| {
         for name in FIXTURES {
             let tokens = prompt(640, 11);
             let want = uncached(&model(name), &tokens);
@@ -59,12 +59,12 @@ fn six_hundred_steps_across_many_windows_match_the_plain_path() {
                 assert!(difference < CLOSE, "{name}, token {at}: {difference}");
             }
         }
-    }
+    });
 }
 
 #[test]
 fn replayed_graphs_give_the_bits_of_single_launches() {
-    for device in cube_devices() {
+    each_device(|device| {
         for name in FIXTURES {
             let model = weights(name, &device, PerLayerPlacement::Device);
             let (mut eager, mut captured) = (step(&model, 64, Dtype::Bf16, false), step(&model, 64, Dtype::Bf16, true));
@@ -73,12 +73,12 @@ fn replayed_graphs_give_the_bits_of_single_launches() {
                 assert_eq!(next(&mut eager, token), next(&mut captured, token), "{name}");
             }
         }
-    }
+    });
 }
 
 #[test]
 fn tokens_chosen_on_the_device_are_those_of_the_host() {
-    for device in cube_devices() {
+    each_device(|device| {
         let model = weights("tiny-e2b", &device, PerLayerPlacement::Device);
         let tokens = prompt(9, 13);
         let mut by_host = step(&model, 128, Dtype::F32, true);
@@ -104,12 +104,12 @@ fn tokens_chosen_on_the_device_are_those_of_the_host() {
         assert_eq!(halting.position(), tokens.len() + stops_at);
         let continued = next(&mut halting, end);
         assert_eq!(argmax(&continued) as u32, want[stops_at + 1], "what ran on changed nothing");
-    }
+    });
 }
 
 #[test]
 fn table_on_the_host_gives_the_bits_of_one_on_the_device() {
-    for device in cube_devices() {
+    each_device(|device| {
         let (on_host, on_device) = (PerLayerPlacement::Host, PerLayerPlacement::Device);
         let [host, device] = [on_host, on_device].map(|place| weights("tiny-e2b", &device, place));
         let (mut host, mut device) = (step(&host, 64, Dtype::F32, true), step(&device, 64, Dtype::F32, true));
@@ -118,12 +118,12 @@ fn table_on_the_host_gives_the_bits_of_one_on_the_device() {
             assert_eq!(next(&mut host, token), next(&mut device, token));
         }
         assert!(host.run_ahead(1).is_err());
-    }
+    });
 }
 
 #[test]
 fn prompts_taken_over_from_the_plain_path_continue_alike() {
-    for device in cube_devices() {
+    each_device(|device| {
         for name in FIXTURES {
             let plain = LoadOptions { dtype: Some(Dtype::F32), ..Default::default() };
             let (plain, _) = load(fixture(name), &device, &plain).expect("the fixture loads");
@@ -147,12 +147,12 @@ fn prompts_taken_over_from_the_plain_path_continue_alike() {
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn a_reset_step_is_as_new() {
-    for device in cube_devices() {
+    each_device(|device| {
         let model = weights("tiny-e2b", &device, PerLayerPlacement::Device);
         let (mut used, mut fresh) = (step(&model, 64, Dtype::F32, true), step(&model, 64, Dtype::F32, true));
         used.prefill(&prompt(40, 16)).expect("prefill");
@@ -160,23 +160,23 @@ fn a_reset_step_is_as_new() {
         for token in prompt(25, 17) {
             assert_eq!(next(&mut used, token), next(&mut fresh, token));
         }
-    }
+    });
 }
 
 #[test]
 fn logits_that_are_not_finite_are_an_error() {
-    for device in cube_devices() {
+    each_device(|device| {
         let mut model = weights("tiny-e2b", &device, PerLayerPlacement::Device);
         model.norm.weight = model.norm.weight.clone().map(|weight| weight * f32::NAN);
         let mut fused = step(&model, 64, Dtype::F32, true);
         fused.prefill(&prompt(5, 18)).expect("prefill");
         assert!(matches!(fused.read_tokens_blocking(), Err(Error::NonFinite(_))));
-    }
+    });
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    for device in cube_devices() {
+    each_device(|device| {
         let model = weights("tiny-e2b", &device, PerLayerPlacement::Device);
         let mut fused = step(&model, 16, Dtype::F32, true);
         assert!(fused.prefill(&prompt(17, 19)).is_err());
@@ -184,7 +184,7 @@ fn what_does_not_fit_is_refused() {
         assert!(fused.step(640).is_err_and(|e| e.to_string().contains("640")));
         fused.prefill(&prompt(16, 19)).expect("just fits");
         assert!(fused.run_ahead(1).is_err());
-    }
+    });
     let on_cpu =
         FusedStep::new(&model("tiny-e2b"), &FusedOptions { context: 16, kv: Dtype::F32, end_ids: vec![], graph: true });
     assert!(on_cpu.is_err_and(|e| e.to_string().contains("plain path")), "{:?}", cpu());
@@ -207,10 +207,36 @@ fn the_engine_writes_the_same_text_on_both_paths() {
         }
         all
     };
-    for device in cube_devices() {
+    each_device(|device| {
         for max_tokens in [1, 15, 40] {
             let plain = text(&cpu(), ComputePath::Plain, max_tokens);
             assert_eq!(text(&device, ComputePath::Fused { kv: Dtype::F32 }, max_tokens), plain);
         }
-    }
+    });
+}
+
+#[test]
+fn ten_thousand_tokens_leave_memory_flat_and_no_drift() {
+    const TOKENS: usize = 10_000;
+    const AT_ONCE: usize = 100;
+    each_device(|device| {
+        let model = weights("tiny-e2b", &device, PerLayerPlacement::Device);
+        let (mut long, mut fresh) =
+            (step(&model, TOKENS + 20, Dtype::F32, true), step(&model, TOKENS + 20, Dtype::F32, true));
+        let mut tokens = prompt(9, 20);
+        long.prefill(&tokens).expect("prefill");
+        let held = || device.memory_pool_usage().expect("the device tells").bytes_in_use;
+        let mut before = None;
+        while tokens.len() < TOKENS {
+            tokens.extend(long.read_tokens_blocking().expect("tokens"));
+            long.run_ahead(AT_ONCE).expect("room");
+            assert_eq!(held(), *before.get_or_insert_with(held), "{} tokens", tokens.len());
+        }
+        tokens.extend(long.read_tokens_blocking().expect("tokens"));
+        let (last, earlier) = tokens.split_last().expect("tokens");
+        let logits = long.read_logits_blocking().expect("logits");
+        assert_eq!(argmax(&logits) as u32, *last);
+        fresh.prefill(earlier).expect("prefill");
+        assert_eq!(fresh.read_logits_blocking().expect("logits"), logits);
+    });
 }

@@ -98,9 +98,9 @@ fn linear_on_ndarray_matches_f64() {
 
 #[test]
 fn linear_on_cubecl_devices_matches_f64() {
-    for device in crate::support::cube_devices() {
+    crate::support::each_device(|device| {
         check_device(&device, &[DType::F32], &[DType::F32], &[1, 3, 33], &[5, 96]);
-    }
+    });
 }
 
 #[cfg(feature = "flex")]

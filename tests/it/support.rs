@@ -1,6 +1,7 @@
 //! What several stages' tests need: fixtures, devices, prompts.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use gemma_burn::cache::KvCache;
@@ -72,9 +73,12 @@ fn is_software(device: &Device) -> bool {
     device.identity().is_some_and(|identity| identity.name.contains("llvmpipe"))
 }
 
-/// The CubeCL devices that this build and this machine have. `GEMMA_REQUIRE_DEVICE` (a comma-separated list) makes an
+/// Runs `test` on each CubeCL device that this build and this machine have, one test at a time: while one thread records a
+/// graph, CUDA forbids the others nearly everything. `GEMMA_REQUIRE_DEVICE` (a comma-separated list) makes an
 /// absent one a failure; otherwise it is named as skipped.
-pub fn cube_devices() -> Vec<Device> {
+pub fn each_device(test: impl Fn(Device)) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let required = std::env::var("GEMMA_REQUIRE_DEVICE").unwrap_or_default();
     let open = |name: &str| match device(name) {
         Ok(device) if is_software(&device) && std::env::var_os(SOFTWARE).is_none() => {
@@ -88,5 +92,5 @@ pub fn cube_devices() -> Vec<Device> {
             None
         }
     };
-    ["cuda", "vulkan", "wgpu"].into_iter().filter_map(open).collect()
+    ["cuda", "vulkan", "wgpu"].into_iter().filter_map(open).for_each(test);
 }

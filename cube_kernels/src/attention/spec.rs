@@ -109,10 +109,11 @@ impl Tuning {
         let group = (1..=most_heads.min(per_kv)).rev().find(|g| per_kv.is_multiple_of(*g)).unwrap_or(1);
         let lanes = (d / CHUNK).min(units).min(most_lanes);
         let rows = units / lanes;
-        let tile = 32.max(rows).max(units * value_dims / d);
-        let min_keys = 32;
+        let (least, most_merged) = if wide { (32, 64) } else { (16, 128) };
+        let tile = least.max(rows).max(units * value_dims / d);
+        let min_keys = least;
         let splits = spec.slots.div_ceil(min_keys).clamp(1, 128);
-        Self { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims: d.min(64), unroll }
+        Self { units, group, lanes, tile, value_dims, splits, min_keys, merge_dims: d.min(most_merged), unroll }
     }
 }
 

@@ -78,20 +78,21 @@ impl GemvConfig {
 /// Plane size of the device that [`MEASURED`] comes from.
 const MEASURED_LANES: u32 = 32;
 
-/// Best of each shape on an H200: weight rows, K, whether rows come in pairs, configuration. `bench_kernels --tune` finds them.
+/// Best of each shape on an H200: weight rows, K, whether rows come in pairs, configuration. Found by `bench_kernels --tune`,
+/// then one shape after the other within the whole chain of a token, where launches overlap.
 const MEASURED: &[(usize, usize, bool, GemvConfig)] = &[
     (2048, 1536, false, GemvConfig::new(6, 6, 2, 2)),
-    (4096, 1536, false, GemvConfig::new(2, 8, 1, 2)),
+    (4096, 1536, false, GemvConfig::new(3, 6, 2, 2)),
     (2560, 1536, false, GemvConfig::new(2, 6, 1, 2)),
     (5120, 1536, false, GemvConfig::new(3, 6, 2, 2)),
-    (1536, 2048, false, GemvConfig::new(4, 8, 1, 2)),
+    (1536, 2048, false, GemvConfig::new(4, 4, 1, 2)),
     (1536, 4096, false, GemvConfig::new(8, 8, 2, 1)),
-    (12288, 1536, true, GemvConfig::new(1, 4, 2, 2)),
+    (12288, 1536, true, GemvConfig::new(1, 6, 2, 2)),
     (24576, 1536, true, GemvConfig::new(1, 4, 2, 2)),
-    (1536, 6144, false, GemvConfig::new(8, 8, 1, 2)),
-    (1536, 12288, false, GemvConfig::new(8, 8, 2, 1)),
+    (1536, 6144, false, GemvConfig::new(8, 8, 2, 1)),
+    (1536, 12288, false, GemvConfig::new(16, 16, 2, 1)),
     (256, 1536, false, GemvConfig::new(6, 6, 3, 1)),
-    (1536, 256, false, GemvConfig::new(1, 8, 1, 1)),
+    (1536, 256, false, GemvConfig::new(1, 4, 2, 1)),
     (8960, 1536, false, GemvConfig::new(6, 12, 1, 2)),
-    (262144, 1536, false, GemvConfig::new(1, 4, 2, 2)),
+    (262144, 1536, false, GemvConfig::new(1, 4, 2, 4)),
 ];
