@@ -14,6 +14,8 @@ const COLUMNS: &str = "step,seconds,rate,train_loss,eval_loss";
 /// One line of the curve.
 pub struct Row {
     pub step: usize,
+    /// As [`Log::seconds`] when the step was done.
+    pub seconds: f64,
     pub rate: f64,
     /// Mean over the steps since the last row.
     pub loss: f64,
@@ -55,14 +57,14 @@ impl Log {
     }
 
     pub fn write(&mut self, row: &Row) -> anyhow::Result<()> {
-        let Row { step, rate, loss, held_out } = row;
+        let Row { step, seconds, rate, loss, held_out } = row;
         let eval = held_out.map(|loss| format!("{loss:.4}")).unwrap_or_default();
-        writeln!(self.file, "{step},{:.1},{rate:.3e},{loss:.4},{eval}", self.seconds())?;
+        writeln!(self.file, "{step},{seconds:.1},{rate:.3e},{loss:.4},{eval}")?;
         self.bar.set_position(*step as u64);
         self.bar.set_message(format!("loss {loss:.3}"));
         if held_out.is_some() {
             // The bar is silent where there is no terminal.
-            let line = format!("step {step}: training {loss:.4}, held out {eval}, {:.0} s", self.seconds());
+            let line = format!("step {step}: training {loss:.4}, held out {eval}, {seconds:.0} s");
             self.bar.suspend(|| eprintln!("{line}"));
         }
         Ok(())

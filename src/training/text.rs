@@ -111,12 +111,14 @@ impl Text {
         batch
     }
 
-    /// All of the text once, in batches of up to `sequences` sequences: every token is a target exactly once.
+    /// All of the text once: every token is a target exactly once. The last batch is filled up with padding, because a
+    /// GPU looks for its fastest kernels anew for each shape.
     pub fn batches(&self, sequences: usize, len: usize) -> Vec<Batch> {
         let pieces: Vec<&[u32]> = self.chapters.iter().flat_map(|c| self.tokens[c.clone()].chunks(len)).collect();
         let batch = |pieces: &[&[u32]]| {
             let mut batch = Batch { len, ..Batch::default() };
-            pieces.iter().for_each(|piece| batch.push(self.bos, piece));
+            let padding = std::iter::repeat_n(&[][..], sequences - pieces.len());
+            pieces.iter().copied().chain(padding).for_each(|piece| batch.push(self.bos, piece));
             batch
         };
         pieces.chunks(sequences).map(batch).collect()
@@ -134,13 +136,14 @@ mod tests {
     #[test]
     fn evaluation_predicts_every_token_once() {
         let text = text();
-        let batches = text.batches(2, 8);
+        let batches = text.batches(3, 8);
         let counted = |b: &Batch| b.targets.iter().zip(&b.mask).filter(|(_, m)| **m > 0.0).map(|(t, _)| *t).collect();
         let targets: Vec<i32> = batches.iter().flat_map::<Vec<i32>, _>(counted).collect();
         assert_eq!(targets, (10..30).chain(40..42).collect::<Vec<_>>());
         assert_eq!(text.predicted(), 22);
         assert_eq!(batches.iter().map(Batch::counted).sum::<usize>(), 22);
         assert_eq!(batches[0].inputs[..9], [2, 10, 11, 12, 13, 14, 15, 16, 2]);
+        assert!(batches.iter().all(|b| b.sequences() == 3), "{batches:?}");
     }
 
     #[test]

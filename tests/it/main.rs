@@ -11,4 +11,5 @@ mod parity;
 mod sampler;
 mod support;
 mod tokenizer;
+mod training;
 mod weights;
