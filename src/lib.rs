@@ -34,6 +34,7 @@
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
 //! * [`training`] makes weights: the plain path under Burn's autodiff, AdamW, checkpoints.
+#![cfg_attr(feature = "demo", doc = "* [`demo`] is a small trained model inside this library.")]
 //! * [`parity`] compares any of it with reference logits, [`mod@bench`] measures it.
 //!
 //! The same in a program that needs no download, on the toy model of this repository:
@@ -62,6 +63,8 @@ compile_error!(
 pub mod bench;
 pub mod cache;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod demo;
 mod device;
 pub mod engine;
 mod error;

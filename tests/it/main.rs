@@ -3,6 +3,8 @@
 mod cache;
 mod cli;
 mod config;
+#[cfg(feature = "demo")]
+mod demo;
 mod fused;
 mod generate;
 mod linear;
