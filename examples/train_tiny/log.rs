@@ -29,6 +29,8 @@ pub struct Log {
     started: Instant,
     /// Seconds of the runs before this one.
     before: f64,
+    /// The lowest loss on the held-out text in the runs before this one.
+    pub best: f64,
 }
 
 impl Log {
@@ -40,6 +42,8 @@ impl Log {
             _ => rows_up_to(&std::fs::read_to_string(&path).unwrap_or_default(), done),
         };
         let before = kept.last().and_then(|row| row.split(',').nth(1)?.parse().ok()).unwrap_or(0.0);
+        let evaluated = kept.iter().filter_map(|row| row.split(',').nth(4)?.parse().ok());
+        let best = evaluated.fold(f64::INFINITY, f64::min);
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&path).context("loss.csv")?;
         for line in std::iter::once(COLUMNS).chain(kept.iter().map(String::as_str)) {
             writeln!(file, "{line}")?;
@@ -48,7 +52,7 @@ impl Log {
         let bar = ProgressBar::new(trainer.options().schedule.steps as u64)
             .with_style(ProgressStyle::with_template(style)?)
             .with_position(done as u64);
-        Ok(Self { bar, file, started: Instant::now(), before })
+        Ok(Self { bar, file, started: Instant::now(), before, best })
     }
 
     /// Seconds spent on training, runs before this one included.

@@ -85,7 +85,8 @@ fn main() -> anyhow::Result<()> {
         true => Trainer::resume(&args.out.join(CHECKPOINT), &device)?,
         false => Trainer::new(&config, options(&args), &device),
     };
-    let mut run = Run { log: Log::open(&args.out, &trainer)?, args: &args, trainer, best: f64::INFINITY };
+    let log = Log::open(&args.out, &trainer)?;
+    let mut run = Run { best: log.best, log, args: &args, trainer };
     run.train(&text, &held_out)?;
     run.report(&name, &text)
 }

@@ -61,16 +61,20 @@ impl Text {
     /// Reads ids stored as little-endian u16.
     ///
     /// # Errors
-    /// An unreadable file, one that does not begin with `bos`, or an id that is not below `vocab_size`.
+    /// An unreadable file, one that does not begin with `bos` or holds nothing else, or an id that is not below
+    /// `vocab_size`.
     pub fn read(path: impl AsRef<Path>, bos: u32, vocab_size: usize) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
         let (pairs, rest) = bytes.as_chunks();
         let tokens: Vec<u32> = pairs.iter().map(|pair| u16::from_le_bytes(*pair).into()).collect();
         let unknown = tokens.iter().find(|id| **id as usize >= vocab_size);
-        match (tokens.first(), unknown) {
-            (Some(&first), None) if first == bos && rest.is_empty() => Ok(Self::new(tokens, bos)),
-            (_, Some(id)) => Err(Error::tokens(path, format!("holds the id {id}, but the model has {vocab_size}"))),
+        if let Some(id) = unknown {
+            return Err(Error::tokens(path, format!("holds the id {id}, but the model has {vocab_size}")));
+        }
+        let begins = tokens.first() == Some(&bos) && rest.is_empty();
+        match Self::new(tokens, bos) {
+            text if begins && text.predicted() > 0 => Ok(text),
             _ => Err(Error::tokens(path, format!("no token ids as u16 that begin with <bos> ({bos})"))),
         }
     }

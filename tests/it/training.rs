@@ -205,4 +205,5 @@ fn token_files_that_do_not_fit_are_refused() {
     assert!(read(&[200, 0]).is_err_and(|e| e.contains("<bos>")));
     assert!(read(&[2, 0, 200]).is_err_and(|e| e.contains("u16")));
     assert!(read(&[]).is_err_and(|e| e.contains("<bos>")));
+    assert!(read(&[2, 0, 2, 0]).is_err_and(|e| e.contains("<bos>")));
 }
