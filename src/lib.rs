@@ -43,6 +43,7 @@
 )]
 //! * [`tokenizer`], [`sampler`] and [`engine`] make text of it: requests in, events out.
 //! * [`training`] makes weights: the plain path under Burn's autodiff, AdamW, checkpoints.
+#![cfg_attr(feature = "demo", doc = "* [`demo`] is a small trained model inside this library.")]
 //! * [`parity`] compares any of it with reference logits, [`perplexity`] scores a text, [`mod@bench`] measures speed.
 //!
 //! # In a program of one's own
@@ -79,6 +80,8 @@ compile_error!(
 pub mod bench;
 pub mod cache;
 pub mod config;
+#[cfg(feature = "demo")]
+pub mod demo;
 mod device;
 pub mod engine;
 mod error;

@@ -36,7 +36,7 @@ struct Args {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Steps in all
-    #[arg(long, default_value_t = 6000)]
+    #[arg(long, default_value_t = 2000)]
     steps: usize,
     /// End after this time even if steps are left; the learning rate falls in time
     #[arg(long, value_name = "M")]
@@ -85,8 +85,9 @@ fn main() -> anyhow::Result<()> {
         true => Trainer::resume(&args.out.join(CHECKPOINT), &device)?,
         false => Trainer::new(&config, options(&args), &device),
     };
-    let mut run = Run { log: Log::open(&args.out, &trainer)?, args: &args, trainer, best: f64::INFINITY };
-    run.to_the_end(&text, &held_out)?;
+    let log = Log::open(&args.out, &trainer)?;
+    let mut run = Run { best: log.best, log, args: &args, trainer };
+    run.train(&text, &held_out)?;
     run.report(&name, &text)
 }
 
@@ -118,7 +119,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn to_the_end(&mut self, text: &Text, held_out: &Text) -> anyhow::Result<()> {
+    fn train(&mut self, text: &Text, held_out: &Text) -> anyhow::Result<()> {
         let started = Instant::now();
         let steps = self.trainer.options().schedule.steps;
         let mut losses: Vec<Tensor<1>> = vec![];
@@ -137,8 +138,9 @@ impl Run<'_> {
                         "the loss is {loss} at step {step}; try a lower --rate, or --resume from the last checkpoint"
                     );
                 }
+                let seconds = self.log.seconds();
                 let held_out = evaluate.then(|| self.look(held_out)).transpose()?;
-                self.log.write(&Row { step, rate, loss, held_out })?;
+                self.log.write(&Row { step, seconds, rate, loss, held_out })?;
             }
             if last {
                 break;

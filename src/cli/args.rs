@@ -1,8 +1,12 @@
 //! Arguments that several commands share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+#[cfg(feature = "demo")]
+use std::sync::Once;
 
-use anyhow::{Context, bail};
+#[cfg(not(feature = "demo"))]
+use anyhow::Context;
+use anyhow::bail;
 use gemma_burn::engine::ComputePath;
 use gemma_burn::weights::{LoadReport, LoraOptions, PerLayerPlacement};
 use gemma_burn::{Device, Dtype, best_device, default_dtype, device};
@@ -11,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Which model, where, and how it computes.
 #[derive(clap::Args)]
 pub struct ModelArgs {
-    /// Checkpoint folder: config.json, tokenizer.json and safetensors
+    /// Checkpoint folder: config.json, tokenizer.json and safetensors [default: the demo inside this program]
     #[arg(long, short, value_name = "DIR")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
@@ -115,13 +119,37 @@ impl PathArgs {
 }
 
 impl ModelArgs {
-    /// The model's folder, or how to get one.
-    pub fn dir(&self) -> anyhow::Result<&PathBuf> {
-        self.model.as_ref().context(
-            "no model given: download google/gemma-4-E2B-it from Hugging Face and pass --model FOLDER, or try the tiny \
-             random model of this repository: --model tests/fixtures/tiny-e2b",
-        )
+    /// As [`model_dir`].
+    pub fn dir(&self) -> anyhow::Result<PathBuf> {
+        model_dir(self.model.as_deref())
     }
+}
+
+/// The model's folder: the one that was given, or the demo's, with a line on stderr that says so.
+#[cfg(feature = "demo")]
+pub fn model_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    static SAID: Once = Once::new();
+    match given {
+        Some(dir) => Ok(dir.to_owned()),
+        None => {
+            SAID.call_once(|| {
+                eprintln!(
+                    "model: the small demo inside this program; for a real one download google/gemma-4-E2B-it from \
+                     Hugging Face and pass --model FOLDER"
+                );
+            });
+            Ok(gemma_burn::demo::dir()?)
+        }
+    }
+}
+
+/// The model's folder, or how to get one.
+#[cfg(not(feature = "demo"))]
+pub fn model_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    given.map(Path::to_owned).context(
+        "no model given: download google/gemma-4-E2B-it from Hugging Face and pass --model FOLDER, or build with the \
+         feature `demo`",
+    )
 }
 
 impl DeviceArgs {

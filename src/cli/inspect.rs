@@ -24,7 +24,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let dir = args.model.dir()?;
     let device = args.model.device.open()?;
     let dtype = args.model.device.dtype(&device)?;
-    let config = GemmaConfig::from_dir(dir)?;
+    let config = GemmaConfig::from_dir(&dir)?;
     let path = args.path.path(&device)?;
     let options = LoadOptions {
         dtype: Some(dtype),
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         lora: args.model.lora.options(),
         ..LoadOptions::default()
     };
-    let report = account(&config, dir, &device, &options)?;
+    let report = account(&config, &dir, &device, &options)?;
     LoraArgs::tell(&report);
     let layers: Vec<Value> = config.layers.iter().enumerate().map(|(i, spec)| layer(i, spec, &report)).collect();
     let kv = bytes_per_token(&config, dtype);

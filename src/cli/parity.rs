@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let device = args.model.device.open()?;
     let dtype = args.model.device.dtype(&device)?;
     if args.founding {
-        return founding(args, dir, &device, dtype);
+        return founding(args, &dir, &device, dtype);
     }
     let bar = LoadBar::new();
     let progress = |done, total| bar.show(done, total);
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         lora: args.model.lora.options(),
         progress: Some(&progress),
     };
-    let loaded = load(dir, &device, &options);
+    let loaded = load(&dir, &device, &options);
     bar.clear();
     let (model, loading) = loaded?;
     LoraArgs::tell(&loading);

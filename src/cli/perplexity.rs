@@ -36,9 +36,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = read(&args.file)?;
     let device = args.model.device.open()?;
     let dtype = args.model.device.dtype(&device)?;
-    let config = GemmaConfig::from_dir(dir)?;
+    let config = GemmaConfig::from_dir(&dir)?;
     let windows = Windows::new(args.window, args.stride, config.max_positions)?;
-    let tokenizer = Tokenizer::from_dir(dir, config.vocab_size)?;
+    let tokenizer = Tokenizer::from_dir(&dir, config.vocab_size)?;
     let ids = tokenizer.encode(&text, SpecialTokens::AsText)?;
 
     let bar = LoadBar::new();
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         progress: Some(&progress),
         ..LoadOptions::default()
     };
-    let loaded = load_with(&config, dir, &device, &options);
+    let loaded = load_with(&config, &dir, &device, &options);
     bar.clear();
     let (model, loading) = loaded?;
     LoraArgs::tell(&loading);

@@ -8,11 +8,13 @@ use gemma_burn::config::GemmaConfig;
 use gemma_burn::tokenizer::{SpecialTokens, Tokenizer};
 use serde_json::json;
 
+use super::args::model_dir;
+
 #[derive(clap::Args)]
 pub struct Args {
-    /// Checkpoint folder
+    /// Checkpoint folder [default: the demo inside this program]
     #[arg(long, short, value_name = "DIR")]
-    model: std::path::PathBuf,
+    model: Option<std::path::PathBuf>,
     /// Read control tokens such as <|turn> as structure instead of text
     #[arg(long)]
     special: bool,
@@ -27,8 +29,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = GemmaConfig::from_dir(&args.model)?;
-    let tokenizer = Tokenizer::from_dir(&args.model, config.vocab_size)?;
+    let dir = model_dir(args.model.as_deref())?;
+    let config = GemmaConfig::from_dir(&dir)?;
+    let tokenizer = Tokenizer::from_dir(&dir, config.vocab_size)?;
     let mut text = args.text.clone();
     if text == "-" {
         text.clear();

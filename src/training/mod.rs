@@ -12,7 +12,6 @@ mod text;
 mod trainer;
 
 pub use loss::token_losses;
-pub use optimizer::{ClippedAdamW, gradient_norm};
 pub use schedule::Schedule;
 pub use text::{Batch, Text};
 pub use trainer::{Trainer, TrainingOptions};

@@ -15,7 +15,7 @@ const EPSILON: f32 = 1e-8;
 const MOMENTS: [&str; 2] = ["momentum.moment_1", "momentum.moment_2"];
 
 /// Burn's AdamW for every parameter of a model. Matrices decay, norm weights and scalars do not.
-pub struct ClippedAdamW {
+pub(super) struct ClippedAdamW {
     matrices: AdamW,
     vectors: AdamW,
     /// Longest gradient of the whole model that is taken as it is; longer ones are shortened to this.
@@ -26,7 +26,7 @@ pub struct ClippedAdamW {
 
 impl ClippedAdamW {
     /// An optimizer that has seen nothing.
-    pub fn new(weight_decay: f64, clip: f64) -> Self {
+    pub(super) fn new(weight_decay: f64, clip: f64) -> Self {
         let config = AdamWConfig::new().with_beta_1(BETAS.0).with_beta_2(BETAS.1).with_epsilon(EPSILON);
         Self {
             matrices: config.clone().with_weight_decay(weight_decay as f32).build(),
@@ -37,7 +37,7 @@ impl ClippedAdamW {
     }
 
     /// One step from a model on an autodiff device and its gradients to a model on the plain device.
-    pub fn step(&mut self, rate: f64, model: Gemma, mut gradients: Gradients) -> Gemma {
+    pub(super) fn step(&mut self, rate: f64, model: Gemma, mut gradients: Gradients) -> Gemma {
         let norm = gradient_norm(&model, &gradients);
         let scale = norm.clamp_min(self.clip).recip() * self.clip;
         model.map(&mut Update { optimizer: self, rate, scale, gradients: &mut gradients, path: vec![] })
@@ -75,7 +75,7 @@ impl ClippedAdamW {
 }
 
 /// The Euclidean length of all gradients together, `[1]` on the plain device.
-pub fn gradient_norm(model: &Gemma, gradients: &Gradients) -> Tensor<1> {
+fn gradient_norm(model: &Gemma, gradients: &Gradients) -> Tensor<1> {
     struct Squares<'a>(&'a Gradients, Vec<Tensor<1>>);
     impl ModuleVisitor for Squares<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

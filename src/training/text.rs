@@ -61,16 +61,20 @@ impl Text {
     /// Reads ids stored as little-endian u16.
     ///
     /// # Errors
-    /// An unreadable file, one that does not begin with `bos`, or an id that is not below `vocab_size`.
+    /// An unreadable file, one that does not begin with `bos` or holds nothing else, or an id that is not below
+    /// `vocab_size`.
     pub fn read(path: impl AsRef<Path>, bos: u32, vocab_size: usize) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|e| Error::io(path, e))?;
         let (pairs, rest) = bytes.as_chunks();
         let tokens: Vec<u32> = pairs.iter().map(|pair| u16::from_le_bytes(*pair).into()).collect();
         let unknown = tokens.iter().find(|id| **id as usize >= vocab_size);
-        match (tokens.first(), unknown) {
-            (Some(&first), None) if first == bos && rest.is_empty() => Ok(Self::new(tokens, bos)),
-            (_, Some(id)) => Err(Error::tokens(path, format!("holds the id {id}, but the model has {vocab_size}"))),
+        if let Some(id) = unknown {
+            return Err(Error::tokens(path, format!("holds the id {id}, but the model has {vocab_size}")));
+        }
+        let begins = tokens.first() == Some(&bos) && rest.is_empty();
+        match Self::new(tokens, bos) {
+            text if begins && text.predicted() > 0 => Ok(text),
             _ => Err(Error::tokens(path, format!("no token ids as u16 that begin with <bos> ({bos})"))),
         }
     }
@@ -111,12 +115,14 @@ impl Text {
         batch
     }
 
-    /// All of the text once, in batches of up to `sequences` sequences: every token is a target exactly once.
+    /// All of the text once: every token is a target exactly once. The last batch is filled up with padding, because a
+    /// GPU looks for its fastest kernels anew for each shape.
     pub fn batches(&self, sequences: usize, len: usize) -> Vec<Batch> {
         let pieces: Vec<&[u32]> = self.chapters.iter().flat_map(|c| self.tokens[c.clone()].chunks(len)).collect();
         let batch = |pieces: &[&[u32]]| {
             let mut batch = Batch { len, ..Batch::default() };
-            pieces.iter().for_each(|piece| batch.push(self.bos, piece));
+            let padding = std::iter::repeat_n(&[][..], sequences - pieces.len());
+            pieces.iter().copied().chain(padding).for_each(|piece| batch.push(self.bos, piece));
             batch
         };
         pieces.chunks(sequences).map(batch).collect()
@@ -134,13 +140,14 @@ mod tests {
     #[test]
     fn evaluation_predicts_every_token_once() {
         let text = text();
-        let batches = text.batches(2, 8);
+        let batches = text.batches(3, 8);
         let counted = |b: &Batch| b.targets.iter().zip(&b.mask).filter(|(_, m)| **m > 0.0).map(|(t, _)| *t).collect();
         let targets: Vec<i32> = batches.iter().flat_map::<Vec<i32>, _>(counted).collect();
         assert_eq!(targets, (10..30).chain(40..42).collect::<Vec<_>>());
         assert_eq!(text.predicted(), 22);
         assert_eq!(batches.iter().map(Batch::counted).sum::<usize>(), 22);
         assert_eq!(batches[0].inputs[..9], [2, 10, 11, 12, 13, 14, 15, 16, 2]);
+        assert!(batches.iter().all(|b| b.sequences() == 3), "{batches:?}");
     }
 
     #[test]

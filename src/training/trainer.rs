@@ -106,7 +106,7 @@ impl ModuleMapper for Drawn {
 }
 
 /// Parameters on the autodiff device, whose gradients are wanted.
-pub(super) struct Tracked;
+struct Tracked;
 
 impl ModuleMapper for Tracked {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {

@@ -139,7 +139,8 @@ fn bad_folders_get_one_line() {
 #[test]
 fn bad_requests_get_one_line() {
     let model = model();
-    refused(&["generate", "-p", "Hello"], &["--model", "tests/fixtures/tiny-e2b"]);
+    #[cfg(not(feature = "demo"))]
+    refused(&["generate", "-p", "Hello"], &["--model", "feature `demo`"]);
     refused(&["generate", "--model", &model, "--device", "cpu", "-p", ""], &["empty"]);
     refused(&["generate", "--model", &model, "--device", "abacus", "-p", "Hello"], &["abacus", "cuda"]);
     refused(&["generate", "--model", &model, "--device", "rocm", "-p", "Hello"], &["--features rocm"]);

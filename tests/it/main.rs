@@ -4,6 +4,8 @@ mod cache;
 mod chat;
 mod cli;
 mod config;
+#[cfg(feature = "demo")]
+mod demo;
 mod fused;
 mod generate;
 mod library;
@@ -15,6 +17,7 @@ mod perplexity;
 mod sampler;
 mod support;
 mod tokenizer;
+mod training;
 mod weights;
 
 // What the examples do, without their command lines.

@@ -6,6 +6,7 @@ use gemma_burn::cache::KvCache;
 use gemma_burn::config::GemmaConfig;
 use gemma_burn::device;
 use gemma_burn::model::{Gemma, Output};
+use gemma_burn::training::token_losses;
 use gemma_burn::weights::{LoadOptions, PerLayerPlacement, load};
 
 use crate::support::{FIXTURES, cpu, fixture, ids, max_difference, model, prompt, rows, uncached};
@@ -108,8 +109,9 @@ fn gradients_reach_every_parameter() {
         let model: Gemma = config.init(&device);
         let tokens: Vec<i32> = prompt(20, 6).iter().map(|&id| id as i32).collect();
         let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, 20]), (&device, DType::I32));
-        let logits = model.forward(tokens, &mut KvCache::new(&config), Output::All);
-        let gradients = logits.powf_scalar(2.0).mean().backward();
+        let next = tokens.clone().narrow(1, 1, 19);
+        let logits = model.forward(tokens.narrow(1, 0, 19), &mut KvCache::new(&config), Output::All);
+        let gradients = token_losses(logits, next).mean().backward();
         let mut seen = Gradients { gradients: &gradients, path: vec![], count: 0, bad: vec![] };
         model.visit(&mut seen);
         assert!(seen.count > 50, "{name}");

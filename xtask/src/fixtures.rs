@@ -1,4 +1,4 @@
-//! Remakes tests/fixtures with the Python scripts in xtask/reference.
+//! Remakes tests/fixtures and the demo's dump with the Python scripts in xtask/reference.
 
 use std::path::Path;
 
@@ -36,6 +36,10 @@ const DUMP: [&str; 12] = [
     "three_windows:hidden,attn",
 ];
 
+/// The trained model: what transformers makes of it, in few prompts.
+const DEMO: [&str; 2] = ["demo", "tests/fixtures/demo/reference"];
+const DEMO_DUMP: [&str; 7] = ["--new-tokens", "24", "--prompts", "hello", "window_plus_1", "--taps", "hello"];
+
 pub fn run(args: &Args) -> Result<()> {
     let have = command(&args.python, &["-c", "import numpy, peft, tokenizers, torch, transformers"]);
     if let Err(error) = output(have) {
@@ -70,6 +74,8 @@ fn remake(args: &Args, into: &Path) -> Result<()> {
         }
         script("dump", &dump.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
     }
+    let check: &[&str] = if args.check { &["--check"] } else { &[] };
+    script("dump", &[&DEMO, &DEMO_DUMP[..], check].concat())?;
     let cases = into.join("tokenizer_cases.json");
     script("tokenizer_cases", &[&into.join("tiny-e2b/tokenizer.json").to_string_lossy(), &cases.to_string_lossy()])?;
     let check: &[&str] = if args.check { &["--check"] } else { &[] };

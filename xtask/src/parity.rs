@@ -36,7 +36,9 @@ pub struct Args {
     gemma: gemma::Args,
 }
 
-const FIXTURES: [&str; 3] = ["tests/fixtures/tiny-e2b", "tests/fixtures/tiny-e4b", "tests/fixtures/tiny-31b"];
+const FIXTURES: [&str; 4] = ["tests/fixtures/tiny-e2b", "tests/fixtures/tiny-e4b", "tests/fixtures/tiny-31b", "demo"];
+/// The demo's dump stands with the fixtures: its own folder is what the program carries.
+const DEMO_REFERENCE: (&str, &str) = ("demo", "tests/fixtures/demo/reference");
 pub const TABLE: &str = "parity.json";
 
 /// One way to run the model.
@@ -66,6 +68,12 @@ fn cases(device: &str) -> Vec<Case> {
     ways.iter().map(|&(dtype, path, kv_dtype)| Case { device: device.into(), dtype, path, kv_dtype }).collect()
 }
 
+/// The folder with a model's dump.
+fn reference(model: &Path) -> PathBuf {
+    let (demo, dump) = DEMO_REFERENCE;
+    if model == Path::new(demo) { dump.into() } else { model.join("reference") }
+}
+
 enum Outcome {
     Ran(Box<Row>),
     /// The device or the path does not exist in this build or on this machine.
@@ -82,7 +90,7 @@ pub fn run(args: &Args) -> Result<()> {
     let devices = if args.device.is_empty() { default_devices() } else { args.device.clone() };
     if let Some(model) = &args.model {
         let model = user_path(model)?;
-        if !crate::shell::root().join(&model).join("reference").exists() {
+        if !crate::shell::root().join(reference(&model)).exists() {
             return founding(&gemma, &model, &args.device);
         }
         return compare(&gemma, &[model], &devices, &args.device, args.write);
@@ -146,7 +154,7 @@ fn empty(model: &str, case: &Case, result: String) -> [String; 10] {
 }
 
 fn outcome(gemma: &Gemma, model: &Path, case: &Case) -> Result<Outcome> {
-    let (dir, reference) = (model.to_string_lossy(), model.join("reference"));
+    let (dir, reference) = (model.to_string_lossy(), reference(model));
     let reference = reference.to_string_lossy();
     let mut args = vec!["parity", "--model", &*dir, "--reference", &*reference, "--json"];
     args.extend(["--device", case.device.as_str(), "--dtype", case.dtype, "--path", case.path]);
