@@ -53,7 +53,8 @@ struct Args {
     /// Steps until it is reached
     #[arg(long, default_value_t = 200)]
     warmup: usize,
-    #[arg(long, default_value_t = 0.1)]
+    /// AdamW's decay of matrices: large, because a text this small is read several times
+    #[arg(long, default_value_t = 1.0)]
     weight_decay: f64,
     /// Longest gradient that is taken as it is
     #[arg(long, default_value_t = 1.0)]
