@@ -18,9 +18,9 @@ pub(super) unsafe fn direct<S: Simd, const BF16: bool, const R: usize>(
     let weight = &product.weight;
     let [_, k] = weight.shape;
     let whole = k / STRETCH;
-    // One chain of multiply-adds waits for itself; four at a time keep the units busy.
-    let most = if R == 1 { 4 } else { 2 };
-    let groups = whole.div_ceil(most);
+    // One chain of multiply-adds waits for itself, and two keep the units busy enough. More would read faster from the
+    // cache, but what they need and what is asked for ahead no longer fit in L1 together.
+    let groups = whole.div_ceil(2);
     for group in 0..groups {
         let stretches = whole * group / groups..whole * (group + 1) / groups;
         let from = stretches.start * STRETCH;
@@ -33,10 +33,7 @@ pub(super) unsafe fn direct<S: Simd, const BF16: bool, const R: usize>(
         unsafe {
             match stretches.len() {
                 1 => group_of::<S, BF16, R, 1>(product, column, from, ahead),
-                2 => group_of::<S, BF16, R, 2>(product, column, from, ahead),
-                3 if R == 1 => group_of::<S, BF16, R, 3>(product, column, from, ahead),
-                _ if R == 1 => group_of::<S, BF16, R, 4>(product, column, from, ahead),
-                _ => unreachable!("more than `most` stretches in a group"),
+                _ => group_of::<S, BF16, R, 2>(product, column, from, ahead),
             }
         }
     }
@@ -45,7 +42,7 @@ pub(super) unsafe fn direct<S: Simd, const BF16: bool, const R: usize>(
     }
 }
 
-/// `P` stretches from `from` on, side by side.
+/// `P` stretches, one or two, from `from` on, side by side.
 #[inline(always)]
 unsafe fn group_of<S: Simd, const BF16: bool, const R: usize, const P: usize>(
     product: &Product<'_>,
@@ -60,28 +57,19 @@ unsafe fn group_of<S: Simd, const BF16: bool, const R: usize, const P: usize>(
     let w = product.weight.at(column, from);
     let x = product.x[from..].as_ptr();
     unsafe {
-        let mut sums = [[S::zero(); R]; 4];
+        let mut sums = [[S::zero(); R]; 2];
         for i in 0..lines {
-            if let Some(ahead) = ahead {
-                ahead.prefetch::<S>(S::LANES, P * lines, i, lines);
-            }
             for part in 0..LINE / STEP {
-                // A step of each chain in turn, for the processor looks only a few hundred instructions ahead; written
-                // out, for sums with a variable index would live in memory.
+                if let Some(ahead) = ahead {
+                    ahead.prefetch::<S>(S::LANES, P * lines, i * (LINE / STEP) + part, lines * (LINE / STEP));
+                }
                 let w = w.wrapping_add(i * LINE + part * STEP);
                 let x = x.wrapping_add((i * LINE + part * STEP) / size);
-                let ws = STRETCH * size;
+                // A step of each chain in turn, for the processor looks only a few hundred instructions ahead.
                 sums[0] = advance::<S, BF16, R>(w, stride, x, k, sums[0]);
                 if P > 1 {
-                    sums[1] = advance::<S, BF16, R>(w.wrapping_add(ws), stride, x.wrapping_add(STRETCH), k, sums[1]);
-                }
-                if P > 2 {
-                    sums[2] =
-                        advance::<S, BF16, R>(w.wrapping_add(2 * ws), stride, x.wrapping_add(2 * STRETCH), k, sums[2]);
-                }
-                if P > 3 {
-                    sums[3] =
-                        advance::<S, BF16, R>(w.wrapping_add(3 * ws), stride, x.wrapping_add(3 * STRETCH), k, sums[3]);
+                    let (w, x) = (w.wrapping_add(STRETCH * size), x.wrapping_add(STRETCH));
+                    sums[1] = advance::<S, BF16, R>(w, stride, x, k, sums[1]);
                 }
             }
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// From so many rows of x on, a task takes several blocks of columns to use x in L2 more than once.
 const MANY_ROWS: usize = 16;
 /// With fewer rows, the bytes of w that a thread takes at a time.
-const TASK_BYTES: usize = 128 << 10;
+const TASK_BYTES: usize = 512 << 10;
 /// Below so many products, waking other threads costs more than it brings.
 const ALONE: usize = 1 << 17;
 
