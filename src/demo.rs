@@ -25,11 +25,12 @@ const FILES: [(&str, &[u8]); 6] = embedded!(
 /// # Errors
 /// When nothing can be written there.
 ///
-/// ```no_run
-/// use gemma_burn::{Engine, demo, device};
+/// ```
+/// use gemma_burn::config::GemmaConfig;
 ///
-/// let engine = Engine::load(demo::dir()?, &device("cpu")?)?;
-/// # gemma_burn::Result::Ok(())
+/// let config = GemmaConfig::from_dir(gemma_burn::demo::dir()?)?;
+/// assert!(config.layers.iter().any(|layer| layer.kv.is_shared()));
+/// # Ok::<(), gemma_burn::Error>(())
 /// ```
 pub fn dir() -> Result<PathBuf> {
     unpack(&dirs::cache_dir().unwrap_or_else(std::env::temp_dir).join("gemma-burn"))

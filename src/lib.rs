@@ -1,22 +1,21 @@
 //! Gemma 4 on Burn: one model for every Burn backend, with CubeCL kernels for decoding at the speed of the memory.
 //!
 //! ```
-//! # #[cfg(feature = "flex")]
+//! # #[cfg(all(feature = "flex", feature = "demo"))]
 //! # fn main() -> gemma_burn::Result<()> {
-//! use gemma_burn::{Engine, Request, device};
+//! use gemma_burn::{Engine, Request, demo, device};
 //!
-//! // A model of random weights; its text is noise. Put a folder with google/gemma-4-E2B-it in its place.
-//! let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-e2b");
-//! let engine = Engine::load(dir, &device("cpu")?)?;
+//! // The small model inside this library. Put a folder with google/gemma-4-E2B-it in its place.
+//! let engine = Engine::load(demo::dir()?, &device("cpu")?)?;
 //! let mut session = engine.session();
-//! let request = Request { max_tokens: Some(8), ..Request::from("Why is the sky blue?") };
+//! let request = Request { max_tokens: Some(8), ..Request::from("And it came to pass") };
 //! for event in session.generate(request)? {
 //!     print!("{}", event?.text());
 //! }
 //! assert!(session.tokens().len() > 8);
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "flex"))]
+//! # #[cfg(not(all(feature = "flex", feature = "demo")))]
 //! # fn main() {}
 //! ```
 //!
@@ -51,26 +50,26 @@
 //! A model is an ordinary Burn module: hidden states `[B, T, E]` for a head of one's own, logits `[B, T, V]`, gradients.
 //!
 //! ```
-//! # #[cfg(feature = "flex")]
+//! # #[cfg(all(feature = "flex", feature = "demo"))]
 //! # fn main() -> gemma_burn::Result<()> {
 //! use gemma_burn::cache::KvCache;
-//! use gemma_burn::device;
 //! use gemma_burn::model::ids_tensor;
 //! use gemma_burn::weights::{LoadOptions, load};
+//! use gemma_burn::{demo, device};
 //!
-//! let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-e2b");
 //! let device = device("cpu")?;
-//! let (model, report) = load(dir, &device, &LoadOptions::default())?;
+//! let (model, report) = load(demo::dir()?, &device, &LoadOptions::default())?;
 //! let hidden = model.hidden(ids_tensor(&[2, 130, 131], &device), &mut KvCache::new(model.config()));
 //! assert_eq!(hidden.dims(), [1, 3, model.config().hidden_size]);
 //! assert!(report.missing.is_empty());
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "flex"))]
+//! # #[cfg(not(all(feature = "flex", feature = "demo")))]
 //! # fn main() {}
 //! ```
 //!
-//! The folder `examples` has whole programs: `in_a_burn_app`, `custom_sampler`, `stream_chat`, `finetune_lora`.
+//! The folder `examples` has whole programs: `in_a_burn_app`, `custom_sampler`, `stream_chat`, `finetune_lora`,
+//! `train_tiny`.
 
 #[cfg(not(any(feature = "flex", feature = "ndarray", feature = "cube")))]
 compile_error!(

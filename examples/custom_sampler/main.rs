@@ -16,7 +16,7 @@ use mirostat::Mirostat;
 #[derive(Parser)]
 struct Args {
     /// Checkpoint folder
-    #[arg(long, default_value = "tests/fixtures/tiny-e2b")]
+    #[arg(long, default_value = "demo")]
     model: PathBuf,
     /// cpu, cuda:0, … [default: the best one present]
     #[arg(long)]

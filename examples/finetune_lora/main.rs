@@ -21,7 +21,7 @@ use finetune::{Training, finetune, sequences};
 #[derive(Parser)]
 struct Args {
     /// Checkpoint folder
-    #[arg(long, default_value = "tests/fixtures/tiny-e2b")]
+    #[arg(long, default_value = "demo")]
     model: PathBuf,
     /// Text to train on
     #[arg(long)]

@@ -27,7 +27,7 @@ const EXAMPLES: [(&str, u32); 4] = [
 #[derive(Parser)]
 struct Args {
     /// Checkpoint folder
-    #[arg(long, default_value = "tests/fixtures/tiny-e2b")]
+    #[arg(long, default_value = "demo")]
     model: PathBuf,
     /// cpu, cuda:0, … [default: the best one present]
     #[arg(long)]

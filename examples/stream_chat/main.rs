@@ -17,7 +17,7 @@ use chat::Chat;
 #[derive(Parser)]
 struct Args {
     /// Checkpoint folder
-    #[arg(long, default_value = "tests/fixtures/tiny-e2b")]
+    #[arg(long, default_value = "demo")]
     model: PathBuf,
     /// cpu, cuda:0, … [default: the best one present]
     #[arg(long)]
