@@ -121,6 +121,17 @@ pub fn best_device() -> Result<(&'static str, Device)> {
         })
 }
 
+/// The device of that name, or where none is named the best one, with its name.
+///
+/// # Errors
+/// As [`device`] and [`best_device`].
+pub fn device_or_best(name: Option<&str>) -> Result<(String, Device)> {
+    match name {
+        Some(name) => Ok((name.to_owned(), device(name)?)),
+        None => best_device().map(|(name, device)| (name.to_owned(), device)),
+    }
+}
+
 /// Names of the device kinds in this build, best first.
 pub fn built() -> Vec<&'static str> {
     KINDS.iter().map(|(kind, _)| *kind).filter(|kind| filter(kind).is_some()).collect()

@@ -96,7 +96,7 @@ pub mod training;
 pub mod weights;
 
 pub use burn::tensor::Device;
-pub use device::{Dtype, best_device, built as built_devices, default_dtype, device};
+pub use device::{Dtype, best_device, built as built_devices, default_dtype, device, device_or_best};
 pub use engine::{Engine, Event, Request, Session};
 pub use error::{Error, Result};
 pub use model::Gemma;

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Parser;
-use gemma_burn::{Engine, Request, best_device, device};
+use gemma_burn::{Engine, Request, device_or_best};
 
 use mirostat::Mirostat;
 
@@ -34,10 +34,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let device = match &args.device {
-        Some(name) => device(name)?,
-        None => best_device()?.1,
-    };
+    let (_, device) = device_or_best(args.device.as_deref())?;
     let engine = Engine::load(&args.model, &device)?;
     let mut session = engine.session();
     let request = Request { max_tokens: Some(args.max_tokens), ..Request::from(args.prompt) };

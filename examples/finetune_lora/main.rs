@@ -13,7 +13,7 @@ use gemma_burn::config::GemmaConfig;
 use gemma_burn::model::LoraConfig;
 use gemma_burn::tokenizer::{SpecialTokens, Tokenizer};
 use gemma_burn::weights::{LoadOptions, load_with, save_lora};
-use gemma_burn::{Dtype, best_device, device};
+use gemma_burn::{Dtype, device_or_best};
 
 use finetune::{Training, finetune, sequences};
 
@@ -56,10 +56,7 @@ struct Args {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     ensure!(args.rank > 0 && args.accumulate > 0 && args.tokens > 1, "--rank, --accumulate: at least 1; --tokens: 2");
-    let device = match &args.device {
-        Some(name) => device(name)?,
-        None => best_device()?.1,
-    };
+    let (_, device) = device_or_best(args.device.as_deref())?;
     let config = GemmaConfig::from_dir(&args.model)?;
     let tokenizer = Tokenizer::from_dir(&args.model, config.vocab_size)?;
     let text = std::fs::read_to_string(&args.file).with_context(|| args.file.display().to_string())?;
@@ -75,10 +72,7 @@ fn main() -> anyhow::Result<()> {
         lora.targets = args.target;
     }
     let model = lora.init(base);
-    ensure!(
-        model.projections().iter().any(|(_, projection)| projection.weight.adapter().is_some()),
-        "no projection of this model has a name given with --target"
-    );
+    ensure!(model.has_adapters(), "no projection of this model has a name given with --target");
     let training = Training { steps: args.steps, accumulate: args.accumulate, learning_rate: args.learning_rate };
     let model =
         finetune(model, &device, &sequences, &training, |step, loss| println!("step {step:>4}  loss {loss:.4}"))?;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use gemma_burn::config::GemmaConfig;
+use gemma_burn::device_or_best;
 use gemma_burn::tokenizer::{SpecialTokens, Tokenizer};
 use gemma_burn::weights::{LoadOptions, load_with};
-use gemma_burn::{best_device, device};
 
 use classifier::{Classifier, train_step};
 
@@ -40,10 +40,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let device = match &args.device {
-        Some(name) => device(name)?,
-        None => best_device()?.1,
-    };
+    let (_, device) = device_or_best(args.device.as_deref())?;
     let config = GemmaConfig::from_dir(&args.model)?;
     let tokenizer = Tokenizer::from_dir(&args.model, config.vocab_size)?;
     let (gemma, _) = load_with(&config, &args.model, &device, &LoadOptions::default())?;

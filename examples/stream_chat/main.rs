@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use gemma_burn::tokenizer::ChatTemplate;
-use gemma_burn::{Engine, best_device, device};
+use gemma_burn::{Engine, device_or_best};
 
 use chat::Chat;
 
@@ -34,10 +34,7 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let device = match &args.device {
-        Some(name) => device(name)?,
-        None => best_device()?.1,
-    };
+    let (_, device) = device_or_best(args.device.as_deref())?;
     let engine = Engine::load(&args.model, &device)?;
     let template = ChatTemplate::from_dir(&args.model, engine.tokenizer())?;
     let mut chat = Chat::new(&engine, template, args.system.as_deref(), args.max_tokens);

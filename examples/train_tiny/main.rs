@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 use clap::Parser;
 use gemma_burn::config::GemmaConfig;
 use gemma_burn::training::{Schedule, Text, Trainer, TrainingOptions};
-use gemma_burn::{Device, Dtype, best_device, device, weights};
+use gemma_burn::{Dtype, device_or_best, weights};
 use serde_json::{Value, json};
 
 use log::{Log, Row};
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
     if args.log_every == 0 || args.eval_every == 0 || args.sequences == 0 || args.len == 0 {
         bail!("--log-every, --eval-every, --sequences and --len must be 1 or more");
     }
-    let (name, device) = open(args.device.as_deref())?;
+    let (name, device) = device_or_best(args.device.as_deref())?;
     let config = GemmaConfig::from_dir(&args.data)?;
     let read = |file| Text::read(args.data.join(file), BOS, config.vocab_size);
     let (text, held_out) = (read(TRAINING_TEXT)?, read(HELD_OUT_TEXT)?);
@@ -90,13 +90,6 @@ fn main() -> anyhow::Result<()> {
     let mut run = Run { best: log.best, log, args: &args, trainer };
     run.train(&text, &held_out)?;
     run.report(&name, &text)
-}
-
-fn open(name: Option<&str>) -> anyhow::Result<(String, Device)> {
-    match name {
-        Some(name) => Ok((name.to_owned(), device(name)?)),
-        None => best_device().map(|(name, device)| (name.to_owned(), device)).map_err(Into::into),
-    }
 }
 
 fn options(args: &Args) -> TrainingOptions {

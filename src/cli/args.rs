@@ -9,7 +9,7 @@ use anyhow::Context;
 use anyhow::bail;
 use gemma_burn::engine::ComputePath;
 use gemma_burn::weights::{LoadReport, LoraOptions, PerLayerPlacement};
-use gemma_burn::{Device, Dtype, best_device, default_dtype, device};
+use gemma_burn::{Device, Dtype, default_dtype, device_or_best};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Which model, where, and how it computes.
@@ -155,14 +155,11 @@ pub fn model_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 impl DeviceArgs {
     /// Opens the device; says which one it is where none was named.
     pub fn open(&self) -> anyhow::Result<Device> {
-        match &self.device {
-            Some(name) => Ok(device(name)?),
-            None => {
-                let (name, device) = best_device()?;
-                eprintln!("device: {name}");
-                Ok(device)
-            }
+        let (name, device) = device_or_best(self.device.as_deref())?;
+        if self.device.is_none() {
+            eprintln!("device: {name}");
         }
+        Ok(device)
     }
 
     /// The format to compute in on `device`.

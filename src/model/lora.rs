@@ -1,7 +1,7 @@
 //! Low-rank adapters (LoRA) over a frozen model: new ones to train, and all projections by name.
 
 use burn::module::{LoraAdapter, Module, Param, Reparameterizer};
-use burn::tensor::{DType, Distribution, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor};
 
 use super::{Gemma, Projection};
 
@@ -46,15 +46,27 @@ impl LoraConfig {
     /// When the rank is 0, or the model has adapters already: those are trained further as they are.
     pub fn init(&self, model: Gemma) -> Gemma {
         assert!(self.rank > 0, "an adapter of rank 0 adapts nothing");
-        let has_none = model.projections().iter().all(|(_, projection)| projection.weight.adapter().is_none());
-        assert!(has_none, "the model has adapters already");
-        model.apply_reparameterization(Fresh(self))
+        assert!(!model.has_adapters(), "the model has adapters already");
+        model.with_adapters(|path, shape, device| {
+            let module = path.strip_suffix(".weight")?.rsplit('.').next()?;
+            let &[rows, columns] = shape else { return None };
+            self.targets.iter().any(|target| target == module).then(|| {
+                let bound = 1.0 / (columns as f64).sqrt();
+                let uniform = Distribution::Uniform(-bound, bound);
+                LoraAdapter {
+                    a: Param::from_tensor(Tensor::zeros([rows, self.rank], (device, DType::F32))),
+                    b: Param::from_tensor(Tensor::random([self.rank, columns], uniform, (device, DType::F32))),
+                    scale: self.alpha / self.rank as f64,
+                }
+            })
+        })
     }
 }
 
-struct Fresh<'a>(&'a LoraConfig);
+/// Asks for an adapter by the parameter's path, shape and device.
+struct Adapt<F>(F);
 
-impl Reparameterizer for Fresh<'_> {
+impl<F: FnMut(&str, &[usize], &Device) -> Option<LoraAdapter>> Reparameterizer for Adapt<F> {
     type Reparam = LoraAdapter;
 
     fn reparameterize<const D: usize>(
@@ -62,23 +74,23 @@ impl Reparameterizer for Fresh<'_> {
         path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
-        let module = path.strip_suffix(".weight").and_then(|path| path.rsplit('.').next());
-        let wanted = D == 2 && module.is_some_and(|module| self.0.targets.iter().any(|target| target == module));
-        let adapter = wanted.then(|| {
-            let (rank, shape, device) = (self.0.rank, param.lazy_shape(), param.lazy_device());
-            let bound = 1.0 / (shape[1] as f64).sqrt();
-            let uniform = Distribution::Uniform(-bound, bound);
-            LoraAdapter {
-                a: Param::from_tensor(Tensor::zeros([shape[0], rank], (&device, DType::F32))),
-                b: Param::from_tensor(Tensor::random([rank, shape[1]], uniform, (&device, DType::F32))),
-                scale: self.0.alpha / rank as f64,
-            }
-        });
+        let shape: [usize; D] = param.lazy_shape().dims();
+        let adapter = (self.0)(path, &shape, &param.lazy_device());
         (param.set_require_grad(false), adapter)
     }
 }
 
 impl Gemma {
+    /// Everything frozen, and beside each parameter the adapter that `adapter` gives for its path, shape and device.
+    pub(crate) fn with_adapters(self, adapter: impl FnMut(&str, &[usize], &Device) -> Option<LoraAdapter>) -> Self {
+        self.apply_reparameterization(Adapt(adapter))
+    }
+
+    /// Whether any projection has an adapter beside its weights.
+    pub fn has_adapters(&self) -> bool {
+        self.projections().iter().any(|(_, projection)| projection.weight.adapter().is_some())
+    }
+
     /// Every projection with its name in a checkpoint, below the text model: `layers.0.self_attn.q_proj`, ….
     pub fn projections(&self) -> Vec<(String, &Projection)> {
         let mut all = vec![];

@@ -30,7 +30,7 @@ pub fn save(model: &Gemma, source: &Path, dir: &Path, dtype: Dtype) -> Result<()
             "the model's per-layer table is on the host; load it onto the device to save it",
         ));
     }
-    if model.projections().iter().any(|(_, projection)| projection.weight.adapter().is_some()) {
+    if model.has_adapters() {
         return Err(Error::weights(
             dir,
             "adapters are kept beside the weights; merge them, or save them with save_lora",

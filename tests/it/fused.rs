@@ -1,9 +1,9 @@
 //! The fused step against the plain path and the reference dumps, on every CubeCL device of the build.
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
 use gemma_burn::cache::KvCache;
 use gemma_burn::engine::{ComputePath, EngineOptions};
 use gemma_burn::fused::{FusedOptions, FusedStep};
+use gemma_burn::model::ids_tensor;
 use gemma_burn::parity::{Reference, Subject, Tolerance, argmax, run};
 use gemma_burn::sampler::Sampling;
 use gemma_burn::weights::{LoadOptions, PerLayerPlacement, Storage, load};
@@ -131,11 +131,7 @@ fn prompts_taken_over_from_the_plain_path_continue_alike() {
             for len in [1, 5, 8, 9, 20, 37] {
                 let tokens = prompt(len + 12, 15);
                 let mut cache = KvCache::new(plain.config());
-                let ids: Vec<i32> = tokens[..len].iter().map(|&id| id as i32).collect();
-                plain.fill(
-                    Tensor::<2, Int>::from_data(TensorData::new(ids, [1, len]), (&device, DType::I32)),
-                    &mut cache,
-                );
+                plain.fill(ids_tensor(&tokens[..len], &device), &mut cache);
                 let mut imported = step(&model, 64, Dtype::F32, true);
                 imported.import(&cache).expect("it fits");
                 let mut own = step(&model, 64, Dtype::F32, true);

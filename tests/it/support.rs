@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor};
 use gemma_burn::cache::KvCache;
-use gemma_burn::model::{Gemma, Output};
+use gemma_burn::model::{Gemma, Output, ids_tensor};
 use gemma_burn::weights::{LoadOptions, load};
 use gemma_burn::{Device, Dtype, device};
 
@@ -31,8 +31,7 @@ pub fn model(name: &str) -> Gemma {
 
 /// `[1, T]` ids.
 pub fn ids(tokens: &[u32]) -> Tensor<2, Int> {
-    let values: Vec<i32> = tokens.iter().map(|&id| id as i32).collect();
-    Tensor::from_data(TensorData::new(values, [1, tokens.len()]), (&cpu(), DType::I32))
+    ids_tensor(tokens, &cpu())
 }
 
 /// A prompt of ordinary tokens, the same for the same length and seed.

@@ -61,24 +61,22 @@ fn remake(args: &Args, into: &Path) -> Result<()> {
         let script = format!("xtask/reference/{name}.py");
         sh(command(&args.python, &[&[script.as_str()], rest].concat()))
     };
+    let check: &[&str] = if args.check { &["--check"] } else { &[] };
     for (profile, shards) in FIXTURES {
         let checkpoint = into.join(profile);
         script("checkpoint", &[profile, &checkpoint.to_string_lossy(), "--shards", shards])?;
         let stored = root().join(FOLDER).join(profile);
         let reference = stored.join("reference");
         let mut dump = vec![checkpoint.to_string_lossy(), reference.to_string_lossy()];
-        dump.extend(DUMP.iter().map(|arg| (*arg).into()));
+        dump.extend(DUMP.iter().chain(check).map(|arg| (*arg).into()));
         if args.check {
             same_files(&checkpoint, &stored)?;
-            dump.push("--check".into());
         }
         script("dump", &dump.iter().map(AsRef::as_ref).collect::<Vec<_>>())?;
     }
-    let check: &[&str] = if args.check { &["--check"] } else { &[] };
     script("dump", &[&DEMO, &DEMO_DUMP[..], check].concat())?;
     let cases = into.join("tokenizer_cases.json");
     script("tokenizer_cases", &[&into.join("tiny-e2b/tokenizer.json").to_string_lossy(), &cases.to_string_lossy()])?;
-    let check: &[&str] = if args.check { &["--check"] } else { &[] };
     for (name, stored) in [("perplexity", "perplexity.json"), ("lora", "lora")] {
         let stored = root().join(FOLDER).join(stored);
         script(name, &[&[stored.to_string_lossy().as_ref()], check].concat())?;

@@ -7,8 +7,7 @@ mod save;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use burn::module::{LoraAdapter, Module, Param, Reparameterizer};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, TensorData};
 
 pub use save::save_lora;
 
@@ -125,26 +124,10 @@ impl Lora {
 
     /// The model with the adapter beside its weights.
     pub(super) fn attach(&self, model: Gemma) -> Gemma {
-        model.apply_reparameterization(Attach(self))
-    }
-}
-
-struct Attach<'a>(&'a Lora);
-
-impl Reparameterizer for Attach<'_> {
-    type Reparam = LoraAdapter;
-
-    fn reparameterize<const D: usize>(
-        &mut self,
-        path: &str,
-        param: Param<Tensor<D>>,
-    ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
-        let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-        let adapter = self
-            .0
-            .factors(&names::of_path(&path))
-            .map(|factors| factors.adapter(&param.lazy_device(), self.0.config.scale));
-        (param.set_require_grad(false), adapter)
+        model.with_adapters(|path, _, device| {
+            let path: Vec<String> = path.split('.').map(str::to_owned).collect();
+            Some(self.factors(&names::of_path(&path))?.adapter(device, self.config.scale))
+        })
     }
 }
 
