@@ -11,7 +11,7 @@ use gemma_burn::weights::{LoadOptions, load};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{cpu, fixture, uncached};
+use crate::support::{self, cpu, fixture, uncached};
 
 /// What a trigram model scores on all of the held-out text, in nats per token (examples/train_tiny/README.md).
 const TRIGRAM: f64 = 3.457;
@@ -26,7 +26,7 @@ My father made me swear, saying, Lo, I die: in my grave which I have digged for 
 And Pharaoh said, Go up, and bury thy father, according as he made thee swear.";
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("demo")
+    support::root().join("demo")
 }
 
 /// The command with a cache folder of its own.

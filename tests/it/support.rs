@@ -1,6 +1,6 @@
 //! What several stages' tests need: fixtures, devices, prompts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{DType, Int, Tensor};
@@ -12,9 +12,15 @@ use gemma_burn::{Device, Dtype, device};
 /// The committed checkpoints: E2B-like, E4B-like, 31B-like.
 pub const FIXTURES: [&str; 3] = ["tiny-e2b", "tiny-e4b", "tiny-31b"];
 
+/// The project's folder: as cargo says at run time, for a target folder may serve several clones; where the tests are
+/// started without cargo, the current one.
+pub fn root() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| ".".into(), PathBuf::from)
+}
+
 /// Folder of a committed checkpoint.
 pub fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+    root().join("tests/fixtures").join(name)
 }
 
 /// The CPU device of the default build.

@@ -34,11 +34,10 @@ pub fn run(args: &Args) -> Result<()> {
     steps.run("format", || sh(cargo(&["fmt", "--all", "--check"])))?;
     steps.run("llvm", llvm)?;
     steps.run("clippy", || {
-        let features = runnable_features();
-        sh(cargo(&["clippy", "--workspace", "--all-targets", "--features", features, "--", "-D", "warnings"]))
+        sh(cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))
     })?;
     steps.run("docs", || {
-        let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib", "--features", runnable_features()]);
+        let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib", "--all-features"]);
         docs.env("RUSTDOCFLAGS", "-D warnings");
         sh(docs)
     })?;

@@ -2,12 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's folder.
+/// The workspace's folder: as cargo says at run time, for a target folder may serve several clones.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("CARGO_MANIFEST_DIR") {
+        Some(own) => Path::new(&own).parent().expect("xtask is a folder of the workspace").into(),
+        None => std::env::current_dir().expect("a current folder"),
+    });
+    &ROOT
 }
 
 /// A program that runs in the workspace's folder.
@@ -17,9 +22,17 @@ pub fn command(program: &str, args: &[&str]) -> Command {
     command
 }
 
-/// The cargo that started this.
+/// The cargo that started this, without what it said about this crate: build scripts look at it, and half of the
+/// dependencies would be compiled anew after a cargo that was started by hand.
 pub fn cargo(args: &[&str]) -> Command {
-    command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), args)
+    let mut cargo = command(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()), args);
+    let about_us = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(about_us) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }
 
 /// Runs to the end, its output on the terminal.
