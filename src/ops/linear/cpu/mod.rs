@@ -2,7 +2,7 @@
 //!
 //! No tensor in here: slices and pointers, so that each instruction set can be tested and measured by itself.
 
-mod direct;
+mod dot;
 mod product;
 mod simd;
 mod tile;
@@ -15,14 +15,17 @@ mod x86;
 
 pub use weight::{Stored, Weight};
 
-use product::{Output, Product};
+use product::{CHAINS, Output, Product};
+use rayon::prelude::*;
 use simd::{Portable, Simd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// From so many rows of x on, a task takes several blocks of columns to use x in L2 more than once.
-const MANY_ROWS: usize = 16;
-/// With fewer rows, the bytes of w that a thread takes at a time.
+/// Up to so many rows of x, w is multiplied without a tile between.
+const FEW_ROWS: usize = 16;
+/// The bytes of w that a thread takes at a time then.
 const TASK_BYTES: usize = 512 << 10;
+/// With more rows, the tiles that a thread takes at a time, to use x in L2 as often.
+const TASK_BLOCKS: usize = 8;
 /// Below so many products, waking other threads costs more than it brings.
 const ALONE: usize = 1 << 17;
 
@@ -73,7 +76,7 @@ impl Isa {
             Self::Avx2 => Vector::of::<x86::Avx2>(run_avx2),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => Vector::of::<neon::Neon>(run_neon),
-            _ => Vector::of::<Portable>(product::run::<Portable>),
+            _ => Vector::of::<Portable>(product::run::<Portable, Portable>),
         }
     }
 }
@@ -91,21 +94,21 @@ impl Vector {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx2,fma")]
 unsafe fn run_avx512(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
-    unsafe { product::run::<x86::Avx512>(product, task, tile) }
+    unsafe { product::run::<x86::Avx512, x86::Avx2>(product, task, tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
-    unsafe { product::run::<x86::Avx2>(product, task, tile) }
+    unsafe { product::run::<x86::Avx2, x86::Avx2>(product, task, tile) }
 }
 
 #[cfg(target_arch = "aarch64")]
 #[target_feature(enable = "neon")]
 unsafe fn run_neon(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
-    unsafe { product::run::<neon::Neon>(product, task, tile) }
+    unsafe { product::run::<neon::Neon, neon::Neon>(product, task, tile) }
 }
 
 /// `y[m, n] = sum over k of x[m, k] * w[n, k]`, in f32.
@@ -129,11 +132,16 @@ pub fn multiply(isa: Isa, x: &[f32], weight: Weight<'_>, y: &mut [f32]) {
         return y.fill(0.0);
     }
     let vector = isa.vector();
-    let block = vector.columns * k * weight.stored.bytes();
-    let blocks = n.div_ceil(vector.columns);
-    let most = if m > MANY_ROWS { 8 } else { (TASK_BYTES / block).max(1) };
-    let task_columns = vector.columns * most.min(blocks.div_ceil(4 * rayon::current_num_threads())).max(1);
-    let product = Product { x, weight, y: Output(y.as_mut_ptr()), m, task_columns };
+    let few = m <= FEW_ROWS && weight.rows_are_dense();
+    let chained = if few { Vec::new() } else { chained(x, m, k) };
+    let (x, block, most) = if few {
+        (x, dot::COLUMNS, TASK_BYTES / (dot::COLUMNS * k * weight.stored.bytes()))
+    } else {
+        (&chained[..], vector.columns, TASK_BLOCKS)
+    };
+    let share = n.div_ceil(block).div_ceil(4 * rayon::current_num_threads());
+    let task_columns = block * most.min(share).max(1);
+    let product = Product { x, weight, y: Output(y.as_mut_ptr()), m, few, task_columns };
     parallel(n.div_ceil(task_columns), m * n * k, |next| {
         let mut tile = Vec::new();
         while let Some(task) = next() {
@@ -142,6 +150,14 @@ pub fn multiply(isa: Isa, x: &[f32], weight: Weight<'_>, y: &mut [f32]) {
             unsafe { (vector.run)(&product, task, &mut tile) }
         }
     });
+}
+
+/// x in the order in which the route for many rows reads it.
+fn chained(x: &[f32], m: usize, k: usize) -> Vec<f32> {
+    let mut out = vec![0.0; m * k.next_multiple_of(CHAINS)];
+    let rows = x.par_chunks_exact(k).zip(out.par_chunks_exact_mut(k.next_multiple_of(CHAINS)));
+    rows.for_each(|(x, out)| product::chained(x, out));
+    out
 }
 
 /// Runs `work` on this thread and on rayon's; each takes the numbers below `tasks` from the same counter.

@@ -23,7 +23,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> float32x4_t {
-        unsafe { vld1q_f32(p) }
+        unsafe { row(p.cast()) }
     }
 
     #[inline(always)]
@@ -39,6 +39,11 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         unsafe { vfmaq_f32(c, a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> float32x4_t {
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p)))) }
     }
 
     #[inline(always)]
@@ -68,7 +73,7 @@ impl Simd for Neon {
     }
 }
 
-/// One vector of a row, through bytes: the weights of a mapped file may lie at any address.
+/// One vector, through bytes: the weights of a mapped file may lie at any address.
 #[inline(always)]
 unsafe fn row(p: *const u8) -> float32x4_t {
     unsafe { vreinterpretq_f32_u8(vld1q_u8(p)) }

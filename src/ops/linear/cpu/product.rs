@@ -1,26 +1,34 @@
-//! The two routes of a product: through the registers only, for very few rows of x, and through tiles.
+//! One product, and the route for many rows of x.
 //!
-//! Each value of y is one chain of multiply-adds along a stretch of K, and the stretches are added in order. So it does
-//! not matter how many rows of x there are, which route they take, how wide the vectors are or how w is stored.
+//! A value of y is a sum of chains of multiply-adds: in each stretch of K, chain `c` goes through every place that is
+//! `c` modulo [`CHAINS`], and chain after chain, stretch after stretch is added. So it does not matter how many rows of
+//! x there are, which route they take, how wide the vectors are or how w is stored. The chains are what a dot product
+//! along K has in the lanes of a vector (few rows); here, where columns are in the lanes, they follow each other.
 
-use super::direct::direct;
+use super::dot::few_rows;
 use super::simd::Simd;
-use super::tile::{Ahead, STRETCH, columns, fill};
+use super::tile::{self, Ahead, columns, fill};
 use super::weight::{Stored, Weight};
 use std::ops::Range;
 
-/// Up to so many rows of x, w is multiplied without a tile between.
-const DIRECT_ROWS: usize = 4;
+/// Chains in a stretch.
+pub(super) const CHAINS: usize = 8;
+
+/// The stretch of K whose chains are added up before the next begins. A tile of this length fits in L2 along with x,
+/// and short chains lose less to rounding.
+pub(super) const STRETCH: usize = 1024;
 
 /// One product: everything that its tasks share.
 pub(super) struct Product<'a> {
-    /// `[M, K]`
+    /// `[M, K]`, or what [`chained`] makes of it.
     pub x: &'a [f32],
     pub weight: Weight<'a>,
     /// `[M, N]`
     pub y: Output,
     pub m: usize,
-    /// Rows of w per task.
+    /// Whether this is the route for few rows.
+    pub few: bool,
+    /// Columns of y per task.
     pub task_columns: usize,
 }
 
@@ -31,129 +39,151 @@ pub(super) struct Output(pub *mut f32);
 unsafe impl Send for Output {}
 unsafe impl Sync for Output {}
 
-/// Computes one task's columns of y.
+/// Makes `out` a row of x with the links of a chain next to each other in each stretch, filled up with zeros.
+pub(super) fn chained(x: &[f32], out: &mut [f32]) {
+    for (x, out) in x.chunks(STRETCH).zip(out.chunks_mut(STRETCH)) {
+        let links = out.len() / CHAINS;
+        for (c, chain) in out.chunks_exact_mut(links).enumerate() {
+            for (i, link) in chain.iter_mut().enumerate() {
+                *link = x.get(i * CHAINS + c).copied().unwrap_or(0.0);
+            }
+        }
+    }
+}
+
+/// Computes one task's columns of y; `D` is for few rows.
 ///
 /// # Safety
 /// [`Simd`]'s conditions; `x` and `y` as long as `product` says; no task twice at a time.
 #[inline(always)]
-pub(super) unsafe fn run<S: Simd>(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
+pub(super) unsafe fn run<S: Simd, D: Simd>(product: &Product<'_>, task: usize, tile: &mut Vec<f32>) {
     let first = task * product.task_columns;
     let task = first..product.weight.shape[0].min(first + product.task_columns);
-    tile.resize(STRETCH * columns::<S>(), 0.0);
     unsafe {
-        match product.weight.stored {
-            Stored::F32 => run_stored::<S, false>(product, task, tile),
-            Stored::Bf16 => run_stored::<S, true>(product, task, tile),
+        match (product.few, product.weight.stored) {
+            (true, Stored::F32) => few_rows::<D, false>(product, task),
+            (true, Stored::Bf16) => few_rows::<D, true>(product, task),
+            (false, Stored::F32) => many_rows::<S, false>(product, task, tile),
+            (false, Stored::Bf16) => many_rows::<S, true>(product, task, tile),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn run_stored<S: Simd, const BF16: bool>(product: &Product<'_>, task: Range<usize>, tile: &mut [f32]) {
-    let [_, k] = product.weight.shape;
-    let dense = product.weight.rows_are_dense();
-    let mut rest = task.clone();
-    unsafe {
-        if product.m <= DIRECT_ROWS && dense {
-            rest.start += task.len() / S::LANES * S::LANES;
-            for column in (task.start..rest.start).step_by(S::LANES) {
-                match product.m {
-                    1 => direct::<S, BF16, 1>(product, column, &task),
-                    2 => direct::<S, BF16, 2>(product, column, &task),
-                    3 => direct::<S, BF16, 3>(product, column, &task),
-                    _ => direct::<S, BF16, 4>(product, column, &task),
-                }
-            }
-        }
-        // One stretch of x meets all columns of the task, so that it stays in L2.
-        for start in (0..k).step_by(STRETCH) {
-            let ks = start..k.min(start + STRETCH);
-            for column in rest.clone().step_by(columns::<S>()) {
-                let place = Place { columns: column..rest.end.min(column + columns::<S>()), ks: ks.clone() };
-                let next = if place.columns.end < rest.end {
-                    Some((place.columns.end, start))
-                } else {
-                    (ks.end < k).then_some((rest.start, ks.end))
-                };
-                let ahead = next
-                    .filter(|_| dense && ks.len() == STRETCH)
-                    .map(|(row, from)| Ahead { at: product.weight.at(row, from), stride: product.weight.row_bytes() });
-                fill::<S, BF16>(&product.weight, place.columns.clone(), ks.clone(), ahead, tile);
-                multiply::<S>(product, &place, tile);
+unsafe fn many_rows<S: Simd, const BF16: bool>(product: &Product<'_>, task: Range<usize>, tile: &mut Vec<f32>) {
+    let k = product.weight.shape[1];
+    tile.resize(tile::values::<S>(), 0.0);
+    // One stretch of x meets all columns of the task, so that it stays in L2.
+    for start in (0..k).step_by(STRETCH) {
+        let ks = start..k.min(start + STRETCH);
+        for column in task.clone().step_by(columns::<S>()) {
+            let place = Place { columns: column..task.end.min(column + columns::<S>()), ks: ks.clone() };
+            let next = if place.columns.end < task.end { (place.columns.end, start) } else { (task.start, ks.end) };
+            let ahead = (next.1 < k && product.weight.rows_are_dense())
+                .then(|| Ahead::new(&product.weight, next.0..task.end.min(next.0 + columns::<S>()), next.1));
+            unsafe {
+                fill::<S, BF16>(&product.weight, place.columns.clone(), ks.clone(), tile);
+                multiply::<S, BF16>(product, &place, tile, ahead);
             }
         }
     }
 }
 
 /// Columns of y, and the stretch of K.
-pub(super) struct Place {
+struct Place {
     columns: Range<usize>,
     ks: Range<usize>,
 }
 
 /// Multiplies all of x with one tile.
 #[inline(always)]
-unsafe fn multiply<S: Simd>(product: &Product<'_>, place: &Place, tile: &[f32]) {
+unsafe fn multiply<S: Simd, const BF16: bool>(
+    product: &Product<'_>,
+    place: &Place,
+    tile: &[f32],
+    ahead: Option<Ahead>,
+) {
     let panels = product.m.div_ceil(S::ROWS);
     for panel in 0..panels {
+        let ahead = ahead.map(|ahead| (ahead, panel, panels));
         // As even as possible: a panel of one row is slow.
         let rows = product.m * panel / panels..product.m * (panel + 1) / panels;
         unsafe {
             match rows.len() {
-                1 => multiply_rows::<S, 1>(product, place, rows.start, tile),
-                2 => multiply_rows::<S, 2>(product, place, rows.start, tile),
-                3 => multiply_rows::<S, 3>(product, place, rows.start, tile),
-                4 => multiply_rows::<S, 4>(product, place, rows.start, tile),
-                5 => multiply_rows::<S, 5>(product, place, rows.start, tile),
-                6 => multiply_rows::<S, 6>(product, place, rows.start, tile),
-                7 => multiply_rows::<S, 7>(product, place, rows.start, tile),
-                _ => multiply_rows::<S, 8>(product, place, rows.start, tile),
+                1 => multiply_rows::<S, BF16, 1>(product, place, rows.start, tile, ahead),
+                2 => multiply_rows::<S, BF16, 2>(product, place, rows.start, tile, ahead),
+                3 => multiply_rows::<S, BF16, 3>(product, place, rows.start, tile, ahead),
+                4 => multiply_rows::<S, BF16, 4>(product, place, rows.start, tile, ahead),
+                5 => multiply_rows::<S, BF16, 5>(product, place, rows.start, tile, ahead),
+                6 => multiply_rows::<S, BF16, 6>(product, place, rows.start, tile, ahead),
+                7 => multiply_rows::<S, BF16, 7>(product, place, rows.start, tile, ahead),
+                _ => multiply_rows::<S, BF16, 8>(product, place, rows.start, tile, ahead),
             }
         }
     }
 }
 
-/// The inner loop: `R` rows of x from `row` on with one tile, added to y.
+/// `R` rows of x from `row` on with one tile, added to y.
 #[inline(always)]
-unsafe fn multiply_rows<S: Simd, const R: usize>(product: &Product<'_>, place: &Place, row: usize, tile: &[f32]) {
+unsafe fn multiply_rows<S: Simd, const BF16: bool, const R: usize>(
+    product: &Product<'_>,
+    place: &Place,
+    row: usize,
+    tile: &[f32],
+    ahead: Option<(Ahead, usize, usize)>,
+) {
     let [n, k] = product.weight.shape;
-    let mut x = [std::ptr::null::<f32>(); R];
-    for (r, x) in x.iter_mut().enumerate() {
-        *x = product.x[(row + r) * k..][place.ks.clone()].as_ptr();
-    }
-    debug_assert!(tile.len() >= place.ks.len() * columns::<S>());
+    let links = place.ks.len().div_ceil(CHAINS);
+    debug_assert!(tile.len() >= links * CHAINS * columns::<S>());
+    let mut x: [*const f32; R] =
+        std::array::from_fn(|r| product.x[(row + r) * k.next_multiple_of(CHAINS) + place.ks.start..].as_ptr());
     let mut w = tile.as_ptr();
+    let y: [*mut f32; R] = std::array::from_fn(|r| product.y.0.wrapping_add((row + r) * n + place.columns.start));
+    let whole = place.columns.len() == columns::<S>();
     unsafe {
-        let mut sums = [[S::zero(); 2]; R];
-        for i in 0..place.ks.len() {
-            let (a, b) = (S::load(w), S::load(w.wrapping_add(S::LANES)));
+        let mut totals = [[S::zero(); 2]; R];
+        if place.ks.start > 0 {
             for r in 0..R {
-                let x = S::splat(x[r].wrapping_add(i));
-                sums[r] = [S::fma(a, x, sums[r][0]), S::fma(b, x, sums[r][1])];
+                // As long as the widest tile has columns.
+                let mut values = [0.0f32; 32];
+                let from = if whole {
+                    y[r].cast_const()
+                } else {
+                    values.as_mut_ptr().copy_from_nonoverlapping(y[r], place.columns.len());
+                    values.as_ptr()
+                };
+                totals[r] = [S::load(from), S::load(from.wrapping_add(S::LANES))];
+            }
+        }
+        for chain in 0..CHAINS {
+            if let Some((ahead, panel, panels)) = ahead {
+                ahead.prefetch::<S, BF16>(panel * CHAINS + chain, panels * CHAINS);
+            }
+            let mut sums = [[S::zero(); 2]; R];
+            for i in 0..links {
+                let (a, b) = (S::load(w), S::load(w.wrapping_add(S::LANES)));
+                for r in 0..R {
+                    let x = S::splat(x[r].wrapping_add(i));
+                    sums[r] = [S::fma(a, x, sums[r][0]), S::fma(b, x, sums[r][1])];
+                }
+                w = w.wrapping_add(columns::<S>());
+            }
+            for r in 0..R {
+                totals[r] = [S::add(totals[r][0], sums[r][0]), S::add(totals[r][1], sums[r][1])];
+                x[r] = x[r].wrapping_add(links);
             }
             w = w.wrapping_add(columns::<S>());
         }
-        for (r, sums) in sums.iter().enumerate() {
-            let y = product.y.0.wrapping_add((row + r) * n + place.columns.start);
-            if place.columns.len() == columns::<S>() {
-                add::<S>(y, sums[0], place.ks.start == 0);
-                add::<S>(y.wrapping_add(S::LANES), sums[1], place.ks.start == 0);
+        for (y, totals) in y.into_iter().zip(totals) {
+            if whole {
+                S::store(y, totals[0]);
+                S::store(y.wrapping_add(S::LANES), totals[1]);
             } else {
-                // As long as the widest tile has columns.
                 let mut values = [0.0f32; 32];
-                S::store(values.as_mut_ptr(), sums[0]);
-                S::store(values.as_mut_ptr().wrapping_add(S::LANES), sums[1]);
-                for (c, value) in values.iter().take(place.columns.len()).enumerate() {
-                    let y = y.wrapping_add(c);
-                    *y = if place.ks.start == 0 { *value } else { *y + *value };
-                }
+                S::store(values.as_mut_ptr(), totals[0]);
+                S::store(values.as_mut_ptr().wrapping_add(S::LANES), totals[1]);
+                y.copy_from_nonoverlapping(values.as_ptr(), place.columns.len());
             }
         }
     }
-}
-
-/// Adds one stretch's sums to y; the first stretch's are y.
-#[inline(always)]
-pub(super) unsafe fn add<S: Simd>(y: *mut f32, sum: S::V, first: bool) {
-    unsafe { S::store(y, if first { sum } else { S::add(S::load(y), sum) }) }
 }

@@ -18,6 +18,8 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `LANES` bf16, widened.
+    unsafe fn bf16(p: *const u8) -> Self::V;
     /// The two bf16 of each lane, widened: those at even places in memory, those at odd places.
     unsafe fn widen(pairs: Self::V) -> (Self::V, Self::V);
     /// Sixteen bytes of each of `LANES` rows that lie `stride` bytes apart, transposed: vector `i` holds the `i`th
@@ -47,7 +49,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> [f32; 8] {
-        unsafe { p.cast::<[f32; 8]>().read() }
+        unsafe { p.cast::<[f32; 8]>().read_unaligned() }
     }
 
     #[inline(always)]
@@ -64,6 +66,12 @@ impl Simd for Portable {
     unsafe fn fma(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
         // Not `mul_add`: without the instruction that is a library call.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> [f32; 8] {
+        let bits = unsafe { p.cast::<[u16; 8]>().read_unaligned() };
+        std::array::from_fn(|i| f32::from_bits(u32::from(bits[i]) << 16))
     }
 
     #[inline(always)]

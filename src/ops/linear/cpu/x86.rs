@@ -42,6 +42,19 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> __m256 {
+        unsafe {
+            // Each becomes the upper half of 32 bits; -1 is a zero byte. One instruction where to widen and to shift
+            // would be two.
+            let places = _mm256_setr_epi8(
+                -1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, // low
+                -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15, // high
+            );
+            _mm256_castsi256_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast())), places))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn widen(pairs: __m256) -> (__m256, __m256) {
         unsafe {
             let even = _mm256_slli_epi32::<16>(_mm256_castps_si256(pairs));
@@ -110,6 +123,14 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn bf16(p: *const u8) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
     }
 
     #[inline(always)]
