@@ -14,6 +14,7 @@ pub(super) const COLUMNS: usize = 4;
 /// [`Simd`]'s conditions; a vector holds no more than `CHAINS` values; the weight is dense and as `BF16` says.
 #[inline(always)]
 pub(super) unsafe fn few_rows<S: Simd, const BF16: bool>(product: &Product<'_>, columns: Range<usize>) {
+    const { assert!(S::LANES <= CHAINS) };
     let k = product.weight.shape[1];
     for start in columns.clone().step_by(COLUMNS) {
         let columns = start..columns.end.min(start + COLUMNS);
@@ -37,7 +38,7 @@ pub(super) unsafe fn few_rows<S: Simd, const BF16: bool>(product: &Product<'_>, 
 /// `CHAINS` partial sums: one vector, or two.
 type Sums<S> = [<S as Simd>::V; 2];
 
-/// Adds a stretch of `R` rows of x with up to `COLUMNS` rows of w to y.
+/// Adds a stretch of `R` rows of x times up to `COLUMNS` rows of w to y; `AHEAD` asks for the rows of w that come next.
 #[inline(always)]
 unsafe fn dot<S: Simd, const BF16: bool, const AHEAD: bool, const R: usize>(
     product: &Product<'_>,
@@ -51,21 +52,19 @@ unsafe fn dot<S: Simd, const BF16: bool, const AHEAD: bool, const R: usize>(
     let w: [*const u8; COLUMNS] =
         std::array::from_fn(|c| product.weight.at(columns.end.min(columns.start + c + 1) - 1, ks.start));
     let x: [*const f32; R] = std::array::from_fn(|r| product.x[(row + r) * k + ks.start..].as_ptr());
-    // Reading goes on with the rows below.
     let below = COLUMNS as isize * product.weight.row_bytes();
     let steps = ks.len() / CHAINS;
     unsafe {
         let mut sums = [[[S::zero(); 2]; COLUMNS]; R];
         for i in 0..steps {
             let at = i * CHAINS * size;
-            if AHEAD && at % LINE == 0 {
+            if AHEAD && at.is_multiple_of(LINE) {
                 for w in w {
                     S::prefetch(w.wrapping_offset(below).wrapping_add(at));
                 }
             }
             sums = step::<S, BF16, R>(sums, x, w, i * CHAINS);
         }
-        let mut totals = [[[0.0f32; CHAINS]; COLUMNS]; R];
         if steps * CHAINS < ks.len() {
             let rest = ks.start + steps * CHAINS..ks.end;
             let mut xs = [[0.0f32; CHAINS]; R];
@@ -85,24 +84,21 @@ unsafe fn dot<S: Simd, const BF16: bool, const AHEAD: bool, const R: usize>(
                 0,
             );
         }
-        for (r, totals) in totals.iter_mut().enumerate() {
-            for (c, totals) in totals.iter_mut().enumerate() {
-                for part in 0..CHAINS / S::LANES {
-                    S::store(totals[part * S::LANES..].as_mut_ptr(), sums[r][c][part]);
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (column, sums) in columns.clone().zip(sums) {
+                let mut chains = [0.0f32; CHAINS];
+                for (part, sum) in chains.chunks_exact_mut(S::LANES).zip(sums) {
+                    S::store(part.as_mut_ptr(), sum);
                 }
-            }
-        }
-        for (r, totals) in totals.iter().enumerate() {
-            for (column, totals) in columns.clone().zip(totals) {
                 let y = product.y.0.wrapping_add((row + r) * n + column);
                 let first = if ks.start == 0 { 0.0 } else { *y };
-                *y = totals.iter().fold(first, |sum, v| sum + v);
+                *y = chains.iter().fold(first, |sum, chain| sum + chain);
             }
         }
     }
 }
 
-/// Continues every chain by one.
+/// Continues every chain by one, at place `i`.
 #[inline(always)]
 unsafe fn step<S: Simd, const BF16: bool, const R: usize>(
     mut sums: [[Sums<S>; COLUMNS]; R],
@@ -110,8 +106,8 @@ unsafe fn step<S: Simd, const BF16: bool, const R: usize>(
     w: [*const u8; COLUMNS],
     i: usize,
 ) -> [[Sums<S>; COLUMNS]; R] {
-    for part in 0..CHAINS / S::LANES {
-        let at = i + part * S::LANES;
+    for lane in (0..CHAINS).step_by(S::LANES) {
+        let (at, part) = (i + lane, lane / S::LANES);
         for c in 0..COLUMNS {
             unsafe {
                 let w =

@@ -33,7 +33,7 @@ const ALONE: usize = 1 << 17;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isa {
-    /// x86-64 with AVX-512F.
+    /// x86-64 with AVX-512F, and AVX2 and FMA for few rows.
     Avx512,
     /// x86-64 with AVX2 and FMA.
     Avx2,
@@ -57,7 +57,7 @@ impl Isa {
     fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "aarch64")]

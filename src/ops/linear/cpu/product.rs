@@ -14,9 +14,9 @@ use std::ops::Range;
 /// Chains in a stretch.
 pub(super) const CHAINS: usize = 8;
 
-/// The stretch of K whose chains are added up before the next begins. A tile of this length fits in L2 along with x,
-/// and short chains lose less to rounding.
-pub(super) const STRETCH: usize = 1024;
+/// The stretch of K whose chains are added up before the next begins: a tile of this length fits in L2 along with x,
+/// longer chains would lose more to rounding, and shorter ones more time to being added.
+pub(super) const STRETCH: usize = 512;
 
 /// One product: everything that its tasks share.
 pub(super) struct Product<'a> {
@@ -39,13 +39,14 @@ pub(super) struct Output(pub *mut f32);
 unsafe impl Send for Output {}
 unsafe impl Sync for Output {}
 
-/// Makes `out` a row of x with the links of a chain next to each other in each stretch, filled up with zeros.
+/// Makes `out` a row of x with the links of a chain next to each other in each stretch. What x does not fill
+/// stays as it is.
 pub(super) fn chained(x: &[f32], out: &mut [f32]) {
     for (x, out) in x.chunks(STRETCH).zip(out.chunks_mut(STRETCH)) {
         let links = out.len() / CHAINS;
-        for (c, chain) in out.chunks_exact_mut(links).enumerate() {
-            for (i, link) in chain.iter_mut().enumerate() {
-                *link = x.get(i * CHAINS + c).copied().unwrap_or(0.0);
+        for (i, x) in x.chunks(CHAINS).enumerate() {
+            for (c, x) in x.iter().enumerate() {
+                out[c * links + i] = *x;
             }
         }
     }
