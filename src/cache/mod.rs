@@ -17,9 +17,29 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache for models of this configuration. Buffers are allocated as tokens arrive.
+    /// An empty cache for models of this configuration, which keeps what the model computes. Buffers are allocated as
+    /// tokens arrive.
     pub fn new(config: &GemmaConfig) -> Self {
-        Self { slots: config.slots().map(|layer| Slot::new(layer.window)).collect(), position: 0 }
+        Self { slots: config.slots().map(|layer| Slot::new(layer.window, None)).collect(), position: 0 }
+    }
+
+    /// The same, keeping keys and values in `format` whatever the model computes in. Every step widens all of it.
+    ///
+    /// ```
+    /// # #[cfg(all(feature = "flex", feature = "demo"))] {
+    /// use gemma_burn::{Dtype, cache::KvCache, model::{Output, ids_tensor}, weights::{LoadOptions, load}};
+    /// let device = gemma_burn::device("cpu")?;
+    /// let options = LoadOptions { dtype: Some(Dtype::F32), ..Default::default() };
+    /// let (model, _) = load("tests/fixtures/tiny-e2b", &device, &options)?;
+    /// let mut cache = KvCache::kept_in(model.config(), Dtype::Bf16);
+    /// model.forward(ids_tensor(&[2, 130, 131], &device), &mut cache, Output::Last);
+    /// assert_eq!(cache.position(), 3);
+    /// # }
+    /// # Ok::<(), gemma_burn::Error>(())
+    /// ```
+    pub fn kept_in(config: &GemmaConfig, format: Dtype) -> Self {
+        let format = Some(format.float());
+        Self { slots: config.slots().map(|layer| Slot::new(layer.window, format)).collect(), position: 0 }
     }
 
     /// Tokens seen so far: the position of the next one.
@@ -29,8 +49,8 @@ impl KvCache {
 
     /// Forgets everything; the buffers are released.
     pub fn reset(&mut self) {
-        let windows = self.slots.iter().map(Slot::window).collect::<Vec<_>>();
-        *self = Self { slots: windows.into_iter().map(Slot::new).collect(), position: 0 };
+        self.slots.iter_mut().for_each(Slot::clear);
+        self.position = 0;
     }
 
     /// A second conversation that begins with the same tokens. Buffers are shared until one of the two writes.

@@ -1,6 +1,6 @@
 //! One layer's keys and values: everything (full attention) or a ring of the last `window` tokens.
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
 /// Buffers grow in steps of at least this many tokens.
 const MIN_GROWTH: usize = 64;
@@ -43,17 +43,20 @@ impl KvView {
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     window: Option<usize>,
+    /// `None` keeps the dtype of what comes.
+    format: Option<FloatDType>,
     /// Token `p` is at `p`, or at `p % window` once a windowed slot is full.
     buffer: Option<KvView>,
 }
 
 impl Slot {
-    pub(super) fn new(window: Option<usize>) -> Self {
-        Self { window, buffer: None }
+    pub(super) fn new(window: Option<usize>, format: Option<FloatDType>) -> Self {
+        Self { window, format, buffer: None }
     }
 
-    pub(super) fn window(&self) -> Option<usize> {
-        self.window
+    /// Releases the buffers.
+    pub(super) fn clear(&mut self) {
+        self.buffer = None;
     }
 
     /// Bytes of the buffers on the device.
@@ -71,6 +74,13 @@ impl Slot {
     /// Stores `new` behind the `position` tokens seen so far and returns what its queries attend to: the tokens still in
     /// reach, in order, except that a single token may see a full ring in ring order.
     pub(super) fn append(&mut self, position: usize, new: KvView) -> KvView {
+        let Some(format) = self.format else { return self.append_as_is(position, new) };
+        let computed = new.k.dtype().into();
+        let view = self.append_as_is(position, new.map(|t| t.clone().cast(format)));
+        view.map(|t| t.clone().cast::<FloatDType>(computed))
+    }
+
+    fn append_as_is(&mut self, position: usize, new: KvView) -> KvView {
         match self.window {
             Some(window) if position + new.len() > window => self.append_ring(window, position, new),
             _ => self.append_in_order(position, new),

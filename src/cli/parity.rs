@@ -68,19 +68,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (model, loading) = loaded?;
     LoraArgs::tell(&loading);
     let report = match path {
-        ComputePath::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype))?,
+        ComputePath::Plain => verdict(args, &mut Plain::new(&model, &device), &Tolerance::plain(dtype), None)?,
         #[cfg(feature = "cube")]
         ComputePath::Fused { kv } => {
             let context = FUSED_CONTEXT.min(model.config().max_positions);
             let mut step = FusedStep::new(&model, &FusedOptions { context, kv, end_ids: vec![], graph: true })?;
-            verdict(args, &mut step, &Tolerance::fused(kv))?
+            let against = args.against.is_some();
+            let tolerance = if against { Tolerance::fused_against(kv) } else { Tolerance::fused(kv) };
+            verdict(args, &mut step, &tolerance, Some(kv))?
         }
     };
     show(args, &report, path, dtype)?;
     Ok(if report.pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance) -> anyhow::Result<Report> {
+/// Compares `subject` with the dump, or with the plain path elsewhere: in f32, keeping keys and values as `subject` does.
+fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance, kv: Option<Dtype>) -> anyhow::Result<Report> {
     let Some(name) = &args.against else {
         let reference = Reference::open(args.reference.as_ref().context("--reference is missing")?)?;
         return Ok(compare(subject, &reference, tolerance)?);
@@ -89,7 +92,8 @@ fn verdict(args: &Args, subject: &mut dyn Subject, tolerance: &Tolerance) -> any
     let options = LoadOptions { dtype: Some(Dtype::F32), lora: args.model.lora.options(), ..LoadOptions::default() };
     let (model, _) = load(args.model.dir()?, &truth, &options)?;
     let ids = prompt(model.config(), args.tokens);
-    Ok(run_against(subject, &mut Plain::new(&model, &truth), &ids, args.tokens, tolerance)?)
+    let mut plain = Plain::kept_in(&model, &truth, kv.unwrap_or(Dtype::F32));
+    Ok(run_against(subject, &mut plain, &ids, args.tokens, tolerance)?)
 }
 
 fn show(args: &Args, report: &Report, path: ComputePath, dtype: Dtype) -> anyhow::Result<()> {

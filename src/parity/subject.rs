@@ -6,6 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::Array;
 use crate::cache::KvCache;
+use crate::device::Dtype;
 use crate::model::{Gemma, Output, Probe, Tap, ids_tensor};
 use crate::{Error, Result};
 
@@ -28,6 +29,11 @@ impl<'a> Plain<'a> {
     /// A model with an empty cache.
     pub fn new(model: &'a Gemma, device: &'a Device) -> Self {
         Self { model, device, cache: KvCache::new(model.config()) }
+    }
+
+    /// The same with a cache that keeps keys and values in `format`, as the fused path does.
+    pub fn kept_in(model: &'a Gemma, device: &'a Device, format: Dtype) -> Self {
+        Self { model, device, cache: KvCache::kept_in(model.config(), format) }
     }
 }
 

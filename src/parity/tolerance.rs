@@ -53,11 +53,22 @@ impl Tolerance {
         decided: 0.5,
     };
 
+    /// Keys and values kept in bf16 on both sides: what is left are those that round to another neighbour.
+    pub const SAME_KV: Self = Self { hidden_rms: 5e-3, logits_rms: 5e-3, kl_mean: 4e-4, ..Self::BF16_KV };
+
     /// For the fused path keeping keys and values in `kv`.
     pub fn fused(kv: Dtype) -> Self {
         match kv {
             Dtype::F32 => Self::F32,
             Dtype::Bf16 => Self::BF16_KV,
+        }
+    }
+
+    /// For the fused path against a plain one that keeps keys and values in the same format.
+    pub fn fused_against(kv: Dtype) -> Self {
+        match kv {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::SAME_KV,
         }
     }
 

@@ -5,7 +5,7 @@ use gemma_burn::cache::{KvCache, bytes_per_token};
 use gemma_burn::engine::{prefill, step};
 use gemma_burn::model::{Gemma, Output};
 
-use crate::support::{FIXTURES, cpu, ids, max_difference, model, prompt, rows, uncached};
+use crate::support::{FIXTURES, cpu, ids, max_difference, model, prompt, rms_ratio, rows, uncached};
 
 /// Logits reach about 18; two orders of adding in f32 differ by less than this.
 const CLOSE: f32 = 5e-4;
@@ -135,5 +135,30 @@ fn rings_stop_growing_and_full_slots_keep_every_token() {
             "{} bytes after {tokens} tokens, not {least} to {most}",
             cache.bytes()
         );
+    }
+}
+
+#[test]
+fn a_cache_kept_in_another_format_rounds_once_and_takes_its_bytes() {
+    for name in FIXTURES {
+        let model = model(name);
+        let tokens = prompt(40, 9);
+        let all = |cache: &mut KvCache| rows(model.forward(ids(&tokens), cache, Output::All));
+        let mut own = KvCache::new(model.config());
+        let want = all(&mut own);
+        let mut same = KvCache::kept_in(model.config(), Dtype::F32);
+        assert_eq!(all(&mut same), want);
+        let mut narrow = KvCache::kept_in(model.config(), Dtype::Bf16);
+        let got = all(&mut narrow);
+        assert_eq!(2 * narrow.bytes(), own.bytes());
+        let ratio = rms_ratio(&got.concat(), &want.concat());
+        assert!((1e-4..3e-2).contains(&ratio), "{name}: rounded keys and values change logits by {ratio}");
+        // Token by token it rounds the same values.
+        let mut stepped = KvCache::kept_in(model.config(), Dtype::Bf16);
+        for (token, want) in tokens.iter().zip(&got) {
+            let logits = step(&model, &cpu(), &mut stepped, &[*token]).expect("step");
+            let ratio = rms_ratio(&logits, want);
+            assert!(ratio <= 5e-3, "{name}: {ratio}");
+        }
     }
 }

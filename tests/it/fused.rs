@@ -3,13 +3,13 @@
 use gemma_burn::cache::KvCache;
 use gemma_burn::engine::{ComputePath, EngineOptions};
 use gemma_burn::fused::{FusedOptions, FusedStep};
-use gemma_burn::model::ids_tensor;
+use gemma_burn::model::{Output, ids_tensor};
 use gemma_burn::parity::{Reference, Subject, Tolerance, argmax, run};
 use gemma_burn::sampler::Sampling;
 use gemma_burn::weights::{LoadOptions, PerLayerPlacement, Storage, load};
 use gemma_burn::{Device, Dtype, Engine, Error, Gemma, Request};
 
-use crate::support::{FIXTURES, cpu, each_device, fixture, max_difference, model, prompt, uncached};
+use crate::support::{FIXTURES, cpu, each_device, fixture, max_difference, model, prompt, rms_ratio, rows, uncached};
 
 /// Largest difference of logits (up to 18) computed in f32 in two orders of adding.
 const CLOSE: f32 = 1e-3;
@@ -58,6 +58,23 @@ fn six_hundred_steps_across_many_windows_match_the_plain_path() {
                 let difference = max_difference(&next(&mut fused, *token), &want[at]);
                 assert!(difference < CLOSE, "{name}, token {at}: {difference}");
             }
+        }
+    });
+}
+
+#[test]
+fn keys_kept_in_bf16_match_a_plain_path_that_keeps_the_same() {
+    each_device(|device| {
+        for name in FIXTURES {
+            let plain = model(name);
+            let tokens = prompt(640, 21);
+            let mut cache = KvCache::kept_in(plain.config(), Dtype::Bf16);
+            let want = rows(plain.forward(ids_tensor(&tokens, &cpu()), &mut cache, Output::All));
+            let model = weights(name, &device, PerLayerPlacement::Device);
+            let mut fused = step(&model, 640, Dtype::Bf16, true);
+            let got: Vec<Vec<f32>> = tokens.iter().map(|&token| next(&mut fused, token)).collect();
+            let ratio = rms_ratio(&got.concat(), &want.concat());
+            assert!(ratio <= 5e-3, "{name}: {ratio}");
         }
     });
 }

@@ -71,6 +71,15 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, f32::max)
 }
 
+/// Root mean square of the differences over that of `want`; infinite where anything is not finite.
+pub fn rms_ratio(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
+    let error = squares(&mut got.iter().zip(want).map(|(g, w)| f64::from(*g) - f64::from(*w)));
+    let ratio = (error / squares(&mut want.iter().map(|w| f64::from(*w)))).sqrt();
+    if ratio.is_finite() { ratio } else { f64::INFINITY }
+}
+
 /// Set to anything, the fused path is tested on software devices too, where its kernels take minutes to compile.
 const SOFTWARE: &str = "SOFTWARE_ATTENTION";
 
