@@ -15,6 +15,9 @@ pub struct Args {
     each_feature: bool,
 }
 
+/// The software GPU that `.ci/run` prepares.
+const CI_GPU: &str = "wgpu";
+
 /// Each alone must compile, so that a user may choose any of them.
 const FEATURES: [&str; 8] = ["flex", "ndarray", "cuda", "rocm", "metal", "vulkan", "wgpu", "cpu"];
 
@@ -43,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let gemma = steps.run("build", || Gemma::build(runnable_features(), false))?;
     steps.run("readme", || readme::check(&gemma))?;
-    steps.run("parity", || parity::check(&gemma))?;
+    steps.run("parity", || parity::check(&gemma, on_ci().then_some(CI_GPU)))?;
     steps.run("examples", examples::run)?;
 
     // Last, so that the output ends with cargo's own count of what passed; its time stands in those lines.
@@ -51,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--features", runnable_features()]);
     if on_ci() {
         // A kernel test that finds no device says so and passes; where CI prepared the device it must run.
-        tests.env(rules::REQUIRE_DEVICE, "wgpu");
+        tests.env(rules::REQUIRE_DEVICE, CI_GPU);
     }
     sh(tests)
 }

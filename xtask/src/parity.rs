@@ -55,9 +55,9 @@ fn cases(device: &str) -> Vec<Case> {
     let ways: &[(&str, &str, Option<&str>)] = match device.split(':').next().unwrap_or_default() {
         "cpu" => &[("f32", "plain", None), ("bf16", "plain", None)],
         "ndarray" | "cubecl-cpu" => &[("f32", "plain", None)],
-        "vulkan" | "metal" => &[("f32", "plain", None), ("f32", "fused", Some("f32")), ("f32", "fused", Some("bf16"))],
-        // On a software device the fused kernels take minutes to compile: ask for them with `gemma parity --path fused`.
-        "wgpu" => &[("f32", "plain", None)],
+        "vulkan" | "metal" | "wgpu" => {
+            &[("f32", "plain", None), ("f32", "fused", Some("f32")), ("f32", "fused", Some("bf16"))]
+        }
         _ => &[
             ("f32", "plain", None),
             ("bf16", "plain", None),
@@ -93,30 +93,39 @@ pub fn run(args: &Args) -> Result<()> {
         if !crate::shell::root().join(reference(&model)).exists() {
             return founding(&gemma, &model, &args.device);
         }
-        return compare(&gemma, &[model], &devices, &args.device, args.write);
+        return compare(&gemma, &[model], &all_cases(&devices), &args.device, args.write);
     }
     let fixtures = FIXTURES.map(PathBuf::from);
-    compare(&gemma, &fixtures, &devices, &args.device, args.write)
+    compare(&gemma, &fixtures, &all_cases(&devices), &args.device, args.write)
 }
 
-/// The comparison within `check`. GPUs are compared on request: a software one tunes its products for many minutes.
-pub fn check(gemma: &Gemma) -> Result<()> {
-    compare(gemma, &FIXTURES.map(PathBuf::from), &default_devices(), &default_devices(), false)
+/// The comparison within `check`: every fixture on the processor, and one through the fused path on `gpu`. That may be
+/// software, which compiles its kernels for two minutes (those of the plain path for ten).
+pub fn check(gemma: &Gemma, gpu: Option<&str>) -> Result<()> {
+    let processor = default_devices();
+    compare(gemma, &FIXTURES.map(PathBuf::from), &all_cases(&processor), &processor, false)?;
+    let Some(gpu) = gpu else { return Ok(()) };
+    let fused: Vec<Case> = cases(gpu).into_iter().filter(|case| case.path == "fused").collect();
+    compare(gemma, &[PathBuf::from(FIXTURES[0])], &fused, &[gpu.to_owned()], false)
+}
+
+fn all_cases(devices: &[String]) -> Vec<Case> {
+    devices.iter().flat_map(|device| cases(device)).collect()
 }
 
 fn default_devices() -> Vec<String> {
     ["cpu", "ndarray"].map(String::from).to_vec()
 }
 
-fn compare(gemma: &Gemma, models: &[PathBuf], devices: &[String], required: &[String], write: bool) -> Result<()> {
+fn compare(gemma: &Gemma, models: &[PathBuf], cases: &[Case], required: &[String], write: bool) -> Result<()> {
     let mut stored = Vec::new();
     let mut lines = Vec::new();
     let mut wrong = Vec::new();
-    for case in devices.iter().flat_map(|device| cases(device)) {
+    for case in cases {
         for model in models {
             let name = model.file_name().unwrap_or_default().to_string_lossy();
             let what = format!("{name} on {}, {}, {}", case.device, case.dtype, path(case.path, case.kv_dtype));
-            match outcome(gemma, model, &case)? {
+            match outcome(gemma, model, case)? {
                 Outcome::Ran(row) => {
                     if row.result != "pass" {
                         wrong.push(format!("{what}: {}", row.result));
@@ -128,11 +137,11 @@ fn compare(gemma: &Gemma, models: &[PathBuf], devices: &[String], required: &[St
                     if required.contains(&case.device) {
                         wrong.push(format!("{what}: not run: {why}"));
                     }
-                    lines.push(empty(&name, &case, format!("not run: {why}")));
+                    lines.push(empty(&name, case, format!("not run: {why}")));
                 }
                 Outcome::Failed(why) => {
                     wrong.push(format!("{what}: {why}"));
-                    lines.push(empty(&name, &case, format!("FAIL: {why}")));
+                    lines.push(empty(&name, case, format!("FAIL: {why}")));
                 }
             }
         }
