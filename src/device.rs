@@ -190,7 +190,21 @@ fn is_software(#[allow(unused)] device: &Device) -> bool {
 
 /// The devices of a kind that this machine has; `None` where the kind is not built.
 fn present(kind: &str) -> Option<Vec<Device>> {
-    Some(Device::enumerate(filter(kind)?).into_vec())
+    let filter = filter(kind)?;
+    #[cfg(feature = "cube")]
+    keep_kernels();
+    Some(Device::enumerate(filter).into_vec())
+}
+
+/// Has CubeCL keep compiled kernels on disk, beside what it measured: compiling those of one model takes seconds. A program
+/// that wants it otherwise sets CubeCL's configuration first.
+#[cfg(feature = "cube")]
+fn keep_kernels() {
+    use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+    config.compilation.cache = true;
+    // Refused where there is a configuration already: by the program, or by an earlier call.
+    CubeClRuntimeConfig::try_set(config);
 }
 
 fn filter(kind: &str) -> Option<DeviceType> {
