@@ -237,8 +237,7 @@ fn ten_thousand_tokens_leave_memory_flat_and_no_drift() {
     const CONTEXT: usize = TOKENS + 2 * AT_ONCE;
     each_device(|device| {
         let model = weights("tiny-e2b", &device, PerLayerPlacement::Device);
-        let (mut long, mut fresh) =
-            (step(&model, CONTEXT, Dtype::F32, true), step(&model, CONTEXT, Dtype::F32, true));
+        let (mut long, mut fresh) = (step(&model, CONTEXT, Dtype::F32, true), step(&model, CONTEXT, Dtype::F32, true));
         let mut tokens = prompt(9, 20);
         long.prefill(&tokens).expect("prefill");
         let held = || device.memory_pool_usage().expect("the device tells").bytes_in_use;

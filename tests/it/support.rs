@@ -81,7 +81,7 @@ pub fn rms_ratio(got: &[f32], want: &[f32]) -> f64 {
 }
 
 /// Set to anything, the fused path is tested on software devices too, where its kernels take minutes to compile.
-const SOFTWARE: &str = "SOFTWARE_ATTENTION";
+const SOFTWARE: &str = "SOFTWARE_FUSED";
 
 fn is_software(device: &Device) -> bool {
     device.identity().is_some_and(|identity| identity.name.contains("llvmpipe"))

@@ -6,12 +6,12 @@ use cube_kernels::attention::{Attention, AttentionSpec, KvType, RopeTable, Tunin
 use cube_kernels::{Buffer, Caps};
 use cubecl::client::Client;
 
-use crate::support::{each_device, each_gpu, is_software};
+use crate::support::{each_device, is_software};
 use rig::{Rig, spec};
 
 /// Each spec over so many tokens; on software devices, which need 10 s to compile one kernel, the first `on_software`.
 fn sweeps(specs: &[(AttentionSpec, usize)], on_software: usize) {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         let count = if is_software(client) { on_software } else { specs.len() };
         specs.iter().take(count).for_each(|(spec, last)| sweep_on(client, caps, *spec, *last));
     });
@@ -41,7 +41,7 @@ fn every_length_up_to_1100_matches_reference() {
 
 #[test]
 fn eight_heads_in_a_window_of_512_match_reference_across_two_wraps() {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         if is_software(client) && caps != Caps::of(client) {
             return;
         }
@@ -98,7 +98,7 @@ fn shapes_of_the_family_match_reference() {
 
 #[test]
 fn raw_key_as_value_matches_reference() {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         let kinds = if is_software(client) { &[KvType::Bf16][..] } else { &[KvType::Bf16, KvType::F32] };
         for kv in kinds.iter().copied() {
             let spec = spec(8, 2, 128, 64, kv);
@@ -112,7 +112,7 @@ fn raw_key_as_value_matches_reference() {
 
 #[test]
 fn reader_of_another_layers_cache_sees_the_new_token() {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         for (d, slots) in if is_software(client) { &[(64, 48)][..] } else { &[(256, 48), (512, 200)] }.iter().copied() {
             let owner = spec(8, 1, d, slots, KvType::Bf16);
             let mut donor = Rig::new(client, caps, owner);
@@ -129,7 +129,7 @@ fn reader_of_another_layers_cache_sees_the_new_token() {
 
 #[test]
 fn every_tuning_matches_reference() {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         let mut tried = 0;
         for kv in [KvType::Bf16, KvType::F32] {
             let spec = spec(4, 1, 256, 150, kv);
@@ -170,7 +170,7 @@ fn every_tuning_matches_reference() {
 
 #[test]
 fn captured_graph_gives_the_bits_of_eager_launches() {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         let specs =
             [spec(4, 1, 64, 50, KvType::Bf16), spec(8, 1, 256, 40, KvType::Bf16), spec(8, 1, 512, 100, KvType::F32)];
         for spec in specs.into_iter().take(if is_software(client) { 1 } else { 3 }) {
@@ -200,7 +200,7 @@ fn captured_graph_gives_the_bits_of_eager_launches() {
 
 #[test]
 fn huge_scores_stay_finite() {
-    each_gpu(|client, caps| {
+    each_device(|client, caps| {
         let spec = spec(4, 1, 64, 50, KvType::Bf16);
         let mut rig = Rig::new(client, caps, spec);
         rig.norms_host[0] = rig.norms_host[0].iter().map(|w| w * 3e3).collect();

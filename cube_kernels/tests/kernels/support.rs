@@ -12,22 +12,7 @@ use cubecl::Device;
 use cubecl::client::Client;
 use half::bf16;
 
-/// Set to anything, the attention kernels are tested on software devices too, a few of each kind: to compile one takes
-/// 10 s of a processor.
-const SOFTWARE_ATTENTION: &str = "SOFTWARE_ATTENTION";
-
-/// As [`each_device`], without software devices unless [`SOFTWARE_ATTENTION`] asks for them.
-pub fn each_gpu(test: impl Fn(&Client, Caps)) {
-    each_device(|client, caps| {
-        if is_software(client) && std::env::var_os(SOFTWARE_ATTENTION).is_none() {
-            eprintln!("skipped: a software device; {SOFTWARE_ATTENTION}=1 runs a part of this there");
-            return;
-        }
-        test(client, caps);
-    });
-}
-
-/// Processors that play GPU.
+/// Processors that play GPU: they take 10 s to compile an attention kernel, so tests of it run a few of each kind there.
 pub fn is_software(client: &Client) -> bool {
     client.properties().identity.name.contains("llvmpipe")
 }
