@@ -7,6 +7,8 @@ use super::projection::Projection;
 
 /// Several GPU drivers return NaN for the tanh of large numbers; beyond this it is 1 in f32 anyway.
 const TANH_LIMIT: f64 = 15.0;
+/// e^this squared is finite in f32, as gradients need it; a GELU beyond it is 0 to seventeen digits.
+const EXP_LIMIT: f64 = 40.0;
 
 /// `down(gelu(gate(x)) * up(x))`.
 #[derive(Module, Debug)]
@@ -33,14 +35,15 @@ impl GatedMlp {
     }
 }
 
-/// The tanh approximation of GELU, in f32 with one rounding at the end.
+/// The tanh approximation of GELU, in f32 with one rounding at the end: `x · (1 + tanh z) / 2`, which is
+/// `x / (1 + e^(-2z))`.
 pub fn gelu_tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+    const SQRT_8_OVER_PI: f64 = 1.595_769_121_605_730_8;
     const CUBIC: f64 = 0.044715;
     let dtype = x.dtype();
     let x = x.cast(burn::tensor::FloatDType::F32);
-    let inner = (x.clone() * x.clone() * (CUBIC * SQRT_2_OVER_PI) + SQRT_2_OVER_PI) * x.clone();
-    ((tanh(inner) + 1.0) * x * 0.5).cast(dtype)
+    let minus_2z = (x.clone() * x.clone() * (-CUBIC * SQRT_8_OVER_PI) - SQRT_8_OVER_PI) * x.clone();
+    (x / (minus_2z.clamp_max(EXP_LIMIT).exp() + 1.0)).cast(dtype)
 }
 
 /// tanh that stays finite on every device.
