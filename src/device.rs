@@ -58,7 +58,8 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// Opens a device by name: `cpu`, `cuda:0`, `vulkan`, … (`:N` picks one of several).
+/// Opens a device by name: `cpu`, `cuda:0`, `vulkan`, … (`:N` picks one of several). CubeCL keeps what it compiles from then on
+/// in `target/environment` of the workspace around the current folder, or in the user's cache folder.
 ///
 /// # Errors
 /// An unknown name, a device whose feature was not built, or one that this machine does not have.
