@@ -11,9 +11,10 @@ use crate::fused::{FusedOptions, FusedStep};
 use crate::model::Gemma;
 
 /// Prompts of at least this many tokens are processed by the plain path in chunks, where the device computes in bf16;
-/// shorter ones go through the fused step token by token.
+/// shorter ones go through the fused step token by token. On an H200, E2B's shape, 32, 128 and 512 tokens take 16, 59 and
+/// 236 ms that way, and 86, 67 and 108 ms in chunks.
 #[cfg(feature = "cube")]
-const CHUNKED_PREFILL_FROM: usize = 32;
+const CHUNKED_PREFILL_FROM: usize = 160;
 
 /// Keys and values with the way to add to them.
 pub(super) enum Decoder {
