@@ -64,6 +64,7 @@ impl KvCache {
     }
 
     /// Keys and values of one slot as they are kept: token `p` at `p`, or at `p % window` where there is a window.
+    #[cfg(feature = "cube")]
     pub(crate) fn stored(&self, slot: usize) -> Option<KvView> {
         self.slots[slot].stored(self.position)
     }

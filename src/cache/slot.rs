@@ -66,6 +66,7 @@ impl Slot {
     }
 
     /// What is kept of `position` tokens, in the order of the buffer: token `p` at `p`, or at `p % window`.
+    #[cfg(feature = "cube")]
     pub(super) fn stored(&self, position: usize) -> Option<KvView> {
         let len = self.window.map_or(position, |window| position.min(window));
         self.buffer.as_ref().map(|buffer| buffer.map(|t| narrow_tokens(t, 0, len)))

@@ -9,7 +9,8 @@ use gemma_burn::sampler::Sampling;
 use gemma_burn::weights::{LoadOptions, PerLayerPlacement, Storage, load};
 use gemma_burn::{Device, Dtype, Engine, Error, Gemma, Request};
 
-use crate::support::{FIXTURES, cpu, each_device, fixture, max_difference, model, prompt, rms_ratio, rows, uncached};
+use crate::cubecl_devices::each_device;
+use crate::support::{FIXTURES, cpu, fixture, max_difference, model, prompt, rms_ratio, rows, uncached};
 
 /// Largest difference of logits (up to 18) computed in f32 in two orders of adding.
 const CLOSE: f32 = 1e-3;

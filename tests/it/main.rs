@@ -4,8 +4,11 @@ mod cache;
 mod chat;
 mod cli;
 mod config;
+#[cfg(feature = "cube")]
+mod cubecl_devices;
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(feature = "cube")]
 mod fused;
 mod generate;
 mod library;

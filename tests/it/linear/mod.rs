@@ -7,12 +7,16 @@ mod mapped;
 #[cfg(feature = "flex")]
 mod plain_memory;
 
-use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
+#[cfg(feature = "flex")]
+use burn::tensor::Distribution;
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use gemma_burn::ops::linear;
 use half::bf16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
+#[cfg(feature = "flex")]
 const MS: [usize; 8] = [1, 2, 3, 7, 8, 13, 33, 128];
+#[cfg(feature = "flex")]
 const KS: [usize; 6] = [1, 5, 16, 80, 96, 1536];
 const NS: [usize; 4] = [1, 3, 64, 640];
 
@@ -103,9 +107,10 @@ fn linear_on_ndarray_matches_f64() {
     check_device(&Device::ndarray(), &[DType::F32], &[DType::F32], &[1, 3, 33], &[1, 80, 1536]);
 }
 
+#[cfg(feature = "cube")]
 #[test]
 fn linear_on_cubecl_devices_matches_f64() {
-    crate::support::each_device(|device| {
+    crate::cubecl_devices::each_device(|device| {
         check_device(&device, &[DType::F32], &[DType::F32], &[1, 3, 33], &[5, 96]);
     });
 }
