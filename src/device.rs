@@ -202,10 +202,13 @@ fn present(kind: &str) -> Option<Vec<Device>> {
 #[cfg(feature = "cube")]
 fn keep_kernels() {
     use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
-    let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
-    config.compilation.cache = true;
-    // Refused where there is a configuration already: by the program, or by an earlier call.
-    CubeClRuntimeConfig::try_set(config);
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
+        config.compilation.cache = true;
+        // Refused where the program has set one already.
+        CubeClRuntimeConfig::try_set(config);
+    });
 }
 
 fn filter(kind: &str) -> Option<DeviceType> {

@@ -26,7 +26,7 @@ impl KvCache {
     /// The same, keeping keys and values in `format` whatever the model computes in. Every step widens all of it.
     ///
     /// ```
-    /// # #[cfg(all(feature = "flex", feature = "demo"))] {
+    /// # #[cfg(feature = "flex")] {
     /// use gemma_burn::{Dtype, cache::KvCache, model::{Output, ids_tensor}, weights::{LoadOptions, load}};
     /// let device = gemma_burn::device("cpu")?;
     /// let options = LoadOptions { dtype: Some(Dtype::F32), ..Default::default() };
